@@ -305,7 +305,7 @@ def test_each_token_of_a_forced_output_shows_its_rank(browser, address, task):
         if task == "generate":
             choose(explorer, "Continue")
             expect(explorer.locator(".heads h3")).to_have_text(["Masked self-attention"])
-        explorer.get_by_text(re.compile("^Force a .* of your own$")).click()
+        explorer.get_by_text(re.compile("^Score a .* of your own$")).click()
         own = explorer.get_by_label("Each token is shown")
         own.fill("July")
         own.press("Enter")
@@ -329,7 +329,7 @@ def test_text_of_the_maximum_length_is_shown_and_a_longer_one_rejected(browser, 
         text.press("Enter")
         expect(explorer.locator(".caption")).to_contain_text("all 5 positions")
         expect(explorer.locator(".token")).to_have_count(5)
-        explorer.get_by_text(re.compile("^Force a .* of your own$")).click()
+        explorer.get_by_text(re.compile("^Score a .* of your own$")).click()
         own = explorer.get_by_label("Each token is shown")
         own.fill("more")
         own.press("Enter")

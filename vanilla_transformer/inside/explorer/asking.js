@@ -61,7 +61,7 @@ function take(answer, request) {
   whole.hidden = false;
   const letters = answer.source.filter((token) => !token.special);
   const unknown = letters.filter((token) => token.bytes).length > letters.length / 3;
-  hint.textContent = unknown ? "The model has never seen many of these letters, so its answer has no meaning." : "";
+  hint.textContent = unknown ? "Many of these characters are not in the vocabulary of the model, so its answer is unreliable." : "";
   if (state.tour && state.tour !== "training") return visit(nearestStop(state.tour), false);
   state.tour = null;
   placeTour();
@@ -163,8 +163,8 @@ function drawTop() {
     const [verb, label] = wordsFor(model);
     const [example] = model.examples;
     const forced = {
-      translate: ["Force a translation of your own", "your own translation"],
-      generate: ["Force a continuation of your own", "your own words"],
+      translate: ["Score a translation of your own", "your own translation"],
+      generate: ["Score a continuation of your own", "your own words"],
     }[model.task];
     const run = (each) => {
       fillIn(each);

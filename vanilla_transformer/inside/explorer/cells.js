@@ -81,7 +81,7 @@ function showCell(kind, query, key) {
       make(
         "header",
         {},
-        make("b", {}, `“${from}” looks at “${to}”`),
+        make("b", {}, `“${from}” attends to “${to}”`),
         isPinned && button(icon("close"), close, { class: "round small", "aria-label": "Close" }),
       ),
       note(
@@ -204,7 +204,7 @@ function matrixCursor(column) {
     mark.setAttribute("y", laneY(column.in, query) - scene.lane / 2);
     const from = visible(lanesOf(column.stack)[query].text);
     const to = visible(tokens(columns(kind).to)[key].text);
-    mark.setAttribute("aria-label", `${capital(KINDS[kind].name)}: “${from}” looks at “${to}”, ${share(rowSeen(kind, query)[key])}`);
+    mark.setAttribute("aria-label", `${capital(KINDS[kind].name)}: “${from}” attends to “${to}”, ${share(rowSeen(kind, query)[key])}`);
   };
   const look = () => {
     move(query, key);

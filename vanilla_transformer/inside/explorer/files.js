@@ -178,7 +178,7 @@ function drawSave() {
     ),
     note(
       host
-        ? "The saved page works offline. A model of up to 20 MB is part of it, so that other texts and switches work there too."
+        ? "The saved page works offline. It includes a model of up to 20 MB, so other texts and switches work, too."
         : "This page works offline: play it, point at tokens, and open steps and heads. Its model is too large for a page: other texts and switches need vanilla-transformer demo.",
     ),
   );

@@ -6,7 +6,7 @@ function drawOutput() {
   const shown = task() === "answer" ? steps : [step];
   const { regression } = model;
   const isPending = state.revealed !== Infinity && (growing() ? state.revealed <= state.step : true);
-  const content = isPending ? note("The softmax at the end of the last layer has not been reached.") : shown.map((each) => [
+  const content = isPending ? note("The softmax has not been computed yet.") : shown.map((each) => [
     task() !== "classify" &&
       make(
         "h3",

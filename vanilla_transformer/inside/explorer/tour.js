@@ -216,7 +216,7 @@ const STOPS = {
     see: () =>
       "Cross-attention connects the two languages. The queries come from the answer written so far, the keys and " +
       "values from the encoder's output for the text.",
-    act: () => "Click another token of the answer, and see which token of the text it looks at.",
+    act: () => "Click another token of the answer, and see which token of the text it attends to.",
     notice() {
       const found = strongest("cross");
       const next = visible(state.data.steps[found.query].text);
