@@ -12,12 +12,13 @@ const firstStack = ({ model }) => Object.keys(model.stacks)[0];
 const spread = ({ heads }) => heads.reduce((sum, { tokens }) => sum + tokens, 0) / heads.length;
 const fateOf = ([{ own, changed, kept }]) => fate(own, changed, kept);
 
-/** Return the index of the step whose probability changes most. */
+/** Return the index of the word or token whose probability changes most; special tokens only if there are no others. */
 function mostChanged({ own, kept }) {
   if (own.model.regression) return 0;
   const change = (i) => Math.abs(Math.log(Math.max(own.steps[i].p, 1e-9) / Math.max(kept[i].p, 1e-9)));
   const indices = answerSteps(own, [...own.steps.keys()]);
-  return indices.reduce((most, i) => (change(i) > change(most) ? i : most));
+  const words = indices.filter((i) => /[\p{L}\p{N}]/u.test(own.steps[i].text) && !/^<.*>$/.test(own.steps[i].text));
+  return (words.length ? words : indices).reduce((most, i) => (change(i) > change(most) ? i : most));
 }
 
 /**
