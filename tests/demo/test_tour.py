@@ -233,7 +233,7 @@ def test_switches_for_the_scaling_and_the_temperature_change_the_prediction(brow
         page.get_by_role("button", name="Reset all").click()
         expect(verdict).to_be_hidden()
         page.locator(".broken").get_by_label(re.compile("^Temperature")).fill("2")
-        expect(verdict).to_contain_text("The original answer goes from")
+        expect(verdict).to_contain_text("The probability of the original answer goes from")
         assert "%22temperature%22%3A2" in page.url
 
 

@@ -72,9 +72,10 @@ function drawBeside() {
   } else if (kept) {
     const which = fate(own, data, kept);
     const part = "the changed part";
-    const reason = [`it does not depend on ${part}`, `${part} supported it`, `the model used ${part}`][which];
+    const reason = [`the answer does not depend on ${part}`, `${part} supported it`, `the model used ${part}`][which];
     const whole = state.changes.causal_off ? " Here, the decoder saw the whole answer at once." : "";
-    verdict = `${FATES[which]}. The original answer goes ${shift(own, kept)}: ${reason}.${whole}`;
+    const goes = `The probability of the original answer goes ${shift(own, kept)}`;
+    verdict = `${FATES[which]}. ${goes}: ${reason}.${whole}`;
   }
   const count = Math.max(own.steps.length, steps.length);
   const value = (p, { model } = own) => (p === undefined ? "" : model.regression ? decimals(p, 3) : percent(p));
