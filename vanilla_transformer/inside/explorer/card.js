@@ -14,13 +14,8 @@ function openCard(id) {
 
 /** Open the card of a strip's step on the vector of the lane that was clicked. */
 function openStrip(column, event) {
-  const { lane } = placeIn(column, event),
-    { stack, part, step } = column,
-    of = columnOf(stack),
-    index = lane + aheadOf(stack);
-  const i = state.data.steps.findIndex((each) => each.token === index && of === answers());
-  Object.assign(state, { hover: null, pinned: i >= 0 ? null : { column: of, index } });
-  if (i >= 0) state.step = i;
+  const { stack, part, step } = column;
+  lookAt(stack, placeIn(column, event).lane);
   scene.popover.hidden = true;
   const layer = layerOn(stack);
   state.card = null;

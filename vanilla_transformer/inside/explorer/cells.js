@@ -138,6 +138,7 @@ function slider(kind, query, key, weight) {
       output.textContent = setTo(rowSeen(kind, query)[key] / 1000);
       again.disabled = false;
     },
+    change: () => (input.value = Math.round(rowSeen(kind, query)[key] / 10)), // other set weights limit it
   });
   const reset = () => {
     setWeight(kind, query, key, null);
@@ -165,6 +166,8 @@ function pinCell(column, event) {
 function pinAt(kind, query, key) {
   state.cell = [kind, query, key];
   state.kinds = new Set([kind]);
+  lookAt(kind === "cross" ? "decoder" : kind, query);
+  show("staging", "output", "lensing", "card");
   showCell(kind, query, key);
   remember();
 }

@@ -22,6 +22,14 @@ function laneSeen(stack) {
   return lane >= 0 && lane < lanesOf(stack).length ? lane : null;
 }
 
+/** Look at a lane: at its prediction if it makes one. */
+function lookAt(stack, lane) {
+  const column = columnOf(stack),
+    index = lane + aheadOf(stack);
+  const step = state.data.steps.findIndex((each) => each.token === index && column === answers());
+  Object.assign(state, step >= 0 ? { step, pinned: null } : { pinned: { column, index } }, { hover: null });
+}
+
 /** Return the layer of a stack to show. In the film, the encoder stays at its last layer while the decoder runs. */
 function layerOn(stack) {
   const layers = state.data.model.stacks[stack];

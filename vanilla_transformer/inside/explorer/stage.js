@@ -184,8 +184,7 @@ function tokenAt(band, token, lane, column, index) {
   const over = (on) => () => point(on ? { column, index } : null);
   const choose = () => {
     pause();
-    if (step >= 0) Object.assign(state, { step, hover: null, pinned: null });
-    else Object.assign(state, { pinned: { column, index }, hover: null });
+    lookAt(band.stack, lane);
     show("staging", "output", "lensing", "card");
     remember();
   };
