@@ -3,6 +3,8 @@
 /** Open the card of a step, [stack, layer, part, name]; the same step again closes it. */
 function openCard(id) {
   pause();
+  state.cell = null;
+  scene.popover.hidden = true;
   state.card = same(state.card, id) ? null : id;
   show("card");
   remember(true);
@@ -16,7 +18,6 @@ function openCard(id) {
 function openStrip(column, event) {
   const { stack, part, step } = column;
   lookAt(stack, placeIn(column, event).lane);
-  scene.popover.hidden = true;
   const layer = layerOn(stack);
   state.card = null;
   openCard([stack, layer, part, nameIn(layer, step)]);
