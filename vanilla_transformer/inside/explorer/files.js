@@ -9,7 +9,7 @@ function link() {
   const mode = { ...(tour && { tour }), ...(presenting && { present: true }) };
   if (!parts.train.hidden) return addressOf({ ...(tour && named), ...mode, train: true });
   const kept = { ...named, ...mode, ...(experiment && { experiment }) };
-  // A link opens on the original model, whose steps, heads and boxes may differ from the other model's.
+  // A link opens on the original model, whose steps and heads may differ from the other model's.
   if (state.data === state.own) Object.assign(kept, { layer, head, kinds: [...kinds], step, ...(card && { card }), ...(cell && { cell }) });
   if (isChanged()) kept.changes = changes;
   else if (beside && !beside.same) kept.beside = beside.title;
