@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,19 @@ def test_step_values_are_those_of_the_changed_model():
     assert heads[0] == 0 and heads[1:].gt(0).all()
     assert steps["self-attention", "residual"].equal(steps["self-attention", "output projection"])
     assert steps["embedding", "positions"].eq(0).all()
+
+
+def test_each_step_has_a_sentence_an_equation_and_its_line_of_code():
+    _, _, data = explored("translate", effects=False)
+    steps = [step for layer in data["values"].values() for step in layer]
+    code = Path(sys.modules[VanillaTransformerEncoderModel.__module__].__file__).read_text().splitlines()
+    for step in steps:
+        assert step["sentence"].endswith(".") and step["mathml"].startswith("<math")
+        line = int(step["source"].partition(":")[2])
+        assert step["code"] == code[line - 1].strip() and step["link"].endswith(f"#L{line}")
+        assert ("values" in step) == (step["name"] != "logits")
+    queries = next(step for step in steps if step["name"] == "queries")
+    assert [len(queries["values"]), len(queries["values"][0][0])] == queries["shape"][::2]
 
 
 @torch.no_grad()
