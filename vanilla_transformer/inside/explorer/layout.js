@@ -81,7 +81,6 @@ function bandOf(stack, parts, isFirst, isLast) {
     .filter(Boolean);
 }
 
-const fits = (columns, stripWidth, cell, room) => widthOf(columns, stripWidth, cell) <= room;
 const keysOf = (kind) => weights(kind, 0, 0)[0].length;
 /** Return the space before a column; wider where lines run between the columns. */
 function gapBefore({ type, adds, frame, step, part }, i) {
@@ -103,15 +102,16 @@ function layOut(room) {
   compact = room < 480;
   const stacks = Object.keys(state.data.model.stacks);
   const whole = stacks.map((stack) => bandOf(stack, partsOf(stack), true, true));
-  const split = stacks.flatMap((stack) => {
-    const parts = partsOf(stack);
-    const cut = parts.findIndex(({ part }) => part !== "self-attention");
-    if (stack !== "decoder" || !twoStacks()) return [bandOf(stack, parts, true, true)];
-    return [bandOf(stack, parts.slice(0, cut), true, false), bandOf(stack, parts.slice(cut), false, true)];
-  });
   const PAD = compact ? 5 : 14,
     BETWEEN = 22;
   const sizes = Array.from({ length: 33 }, (_, i) => [44 - i, Math.max(3, 26 - 0.75 * i)]); // strip and cell, largest first
+  /** Cut a stack after its self-attention if it does not fit. */
+  const split = stacks.flatMap((stack, i) => {
+    if (widthOf(whole[i], ...sizes.at(-1)) + 2 * PAD <= room) return [whole[i]];
+    const parts = partsOf(stack);
+    const cut = parts.findIndex(({ part }) => part !== "self-attention");
+    return [bandOf(stack, parts.slice(0, cut), true, false), bandOf(stack, parts.slice(cut), false, true)];
+  });
   const sizeFor = (rows, least) =>
     sizes.slice(0, least).find(([strip, cell]) =>
       rows.every(
@@ -143,7 +143,8 @@ function layOut(room) {
       const lanes = lanesOf(stack).length;
       const cable = Math.min(24, 8 + 1.6 * Math.max(...columns.map(({ kind }) => (kind ? keysOf(kind) : 0))));
       const band = { stack, x, top, cable: top + 30, band: top + 30 + cable, columns: [] };
-      Object.assign(band, { lanes: band.band + BAND + 22, n: lanes });
+      const above = columns.some(({ kind }) => kind) ? BAND : 0; // room for keys and values
+      Object.assign(band, { lanes: band.band + above + 22, n: lanes });
       let at = x + PAD;
       columns.forEach((column, i) => {
         at += gapBefore(column, i);
