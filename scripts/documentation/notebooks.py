@@ -1,6 +1,6 @@
 """Generate the notebooks in docs/notebooks from their sources, Python files in jupytext's percent format.
 
-python scripts/documentation/notebooks.py                # or `make notebooks`: run all notebooks, about eight minutes
+python scripts/documentation/notebooks.py                # or `make notebooks`: run all notebooks, about five minutes
 python scripts/documentation/notebooks.py look_inside    # run only this one
 
 Each notebook runs in an empty folder with its exercises solved, and stores its outputs. The exercises and checks are
