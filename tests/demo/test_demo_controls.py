@@ -161,6 +161,35 @@ CONTRASTS = """() => {
 }"""
 
 
+# The number of tab stops, texts with a contrast below 4.5:1, and HTML controls with a side below 24 pixels.
+BASICS = """async () => {
+  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const over = (color, below) => {
+    for (const layer of [`rgb(${below})`, color]) {
+      canvas.fillStyle = layer;
+      canvas.fillRect(0, 0, 1, 1);
+    }
+    return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const linear = (x) => (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+  const light = (rgb) => rgb.reduce((sum, x, i) => sum + linear(x / 255) * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (it) => (it ? over(getComputedStyle(it).backgroundColor, ground(it.parentElement)) : [0, 0, 0]);
+  const contrast = (it) => {
+    const below = ground(it), lights = [below, over(getComputedStyle(it).color, below)].map(light);
+    return (Math.max(...lights) + 0.05) / (Math.min(...lights) + 0.05);
+  };
+  const isVisible = (it) => it.checkVisibility({ opacityProperty: true }) && !it.closest(".unseen, :disabled");
+  const hasText = (it) => [...it.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
+  const texts = all("*").filter((it) => isVisible(it) && hasText(it) && !it.closest("svg, script, style, math"));
+  const faint = texts.filter((it) => contrast(it) < 4.5).map((it) => it.textContent.slice(0, 30));
+  const reached = all("a[href], button, input, select, summary, [tabindex]").filter((it) => it.tabIndex >= 0);
+  const stops = reached.filter((it) => !it.disabled && it.checkVisibility()).length;
+  const sides = (it) => ["width", "height"].map((side) => (it.closest("label") ?? it).getBoundingClientRect()[side]);
+  const targets = all("button, input, select, summary").filter(isVisible);
+  return [stops, faint, targets.filter((it) => Math.min(...sides(it)) < 23.5).map(nameOf)];
+}"""
+
+
 def check(page, script: str, least: int) -> None:
     """Run a script in the page that tries all controls: at least `least` must work, with a median under two seconds.
 
@@ -185,6 +214,16 @@ def test_every_button_has_a_visible_effect(browser, address, task):
     with visit(browser, address) as page:
         opened(page, task)
         check(page, BUTTONS, 20)
+
+
+@TASKS
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_page_has_few_tab_stops_legible_texts_and_large_targets(browser, address, task, theme):
+    with visit(browser, address, color_scheme=theme) as page:
+        opened(page, task)
+        stops, faint, small = page.evaluate(f"(() => {{ {IN_PAGE} return ({BASICS})(); }})()")
+        assert (faint, small) == ([], [])
+        assert 20 < stops <= 60
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

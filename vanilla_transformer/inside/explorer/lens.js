@@ -28,7 +28,7 @@ function drawLens() {
     return shortened(visible(task() === "tag" ? state.data.source[step.token].text : step.text), 12);
   };
   const header = steps.map((step, i) =>
-    button(nameOf(step), choose(i)),
+    button(nameOf(step), choose(i), { keydown: (event) => event.key.startsWith("Arrow") && rove(event, header) }),
   );
   fill(
     parts.lens,
@@ -52,7 +52,10 @@ function drawLens() {
 
 /** Mark the current step. */
 function updateLens() {
-  parts.lens.querySelectorAll("thead button").forEach((each, i) => each.setAttribute("aria-pressed", String(i === state.step)));
+  parts.lens.querySelectorAll("thead button").forEach((each, i) => {
+    each.setAttribute("aria-pressed", String(i === state.step));
+    each.setAttribute("tabindex", i === state.step ? 0 : -1);
+  });
   for (const row of parts.lens.querySelectorAll("tbody tr"))
     row.querySelectorAll("td").forEach((td, i) => td.classList.toggle("now", i === state.step));
 }
