@@ -129,7 +129,7 @@ function makeHost() {
     layer,
     sample: (request) => answer("sample", request),
     filter: (request) => answer("filter", request),
-    isHere: (number) => here.has(number),
+    runsHere: (number) => models[number].inPage,
     /** Return what a saved page needs to run a model; null if it cannot run in a page. */
     async saved(number) {
       if (!models[number].inPage) return null;

@@ -48,7 +48,7 @@ let filtering = 0; // number of requests
 async function filterBars(remain) {
   const { request, data, step } = state,
     number = ++filtering;
-  if (!host.isHere(request.model) || data !== state.own) return;
+  if (!host.runsHere(request.model) || data !== state.own) return;
   if (same(sampling, NEUTRAL) && !remain.textContent) return; // the bars show the probabilities already
   const { top, left } = await host.filter({ ...request, target: writtenIds(data), step, options: { ...sampling } });
   if (number !== filtering || !remain.isConnected) return;
