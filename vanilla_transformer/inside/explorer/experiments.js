@@ -141,7 +141,9 @@ let lab = null; // the open experiment: {name, request, texts, choice, runs}
 /** Open an experiment, "switches" (all single switches), or null for none. */
 function openExperiment(name) {
   state.experiment = name;
+  placeTour();
   show("experiments", "broken");
+  if (state.tour) show("stage");
   remember();
 }
 

@@ -53,7 +53,7 @@ const tellWeight = (kind, { layer, head, query, key, weight }) =>
 /**
  * The stops. `fits` says whether a model has the mechanism (default: yes). `at` returns the state to set. `see`, `act`
  * and `notice` return what is shown, what to do, and what to notice in the model's own numbers. In presentation mode,
- * only the part `shows` is visible, and of the stage only the sub-layer `focus`.
+ * only the part `shows` is visible. There and on narrow screens, the stage has only the sub-layer `focus`.
  */
 const STOPS = {
   token: {
@@ -281,7 +281,6 @@ function opening(name, text) {
   const click = (event) => {
     event.preventDefault();
     openExperiment(name);
-    placeTour();
     scrollBelowTour(parts.experiments);
     parts.experiments.querySelector(".predictions button").focus({ preventScroll: true });
   };
@@ -356,7 +355,8 @@ function placeTour() {
   const { tour, presenting, experiment } = state;
   const stop = STOPS[tour];
   const shown = experiment ? "experiments" : (stop?.shows ?? "stage");
-  state.focus = presenting && shown === "stage" ? stop.focus() : null;
+  const isSmall = presenting || frame.clientWidth < 680; // there is room for one sub-layer only
+  state.focus = tour && isSmall && shown === "stage" ? stop.focus() : null;
   frame.dataset.tour = tour ?? "";
   frame.classList.toggle("presenting", presenting);
   document.documentElement.style.overflow = presenting ? "hidden" : "";
