@@ -12,7 +12,7 @@ const firstStack = ({ model }) => Object.keys(model.stacks)[0];
 const spread = ({ heads }) => heads.reduce((sum, { tokens }) => sum + tokens, 0) / heads.length;
 const fateOf = ([{ own, changed, kept }]) => fate(own, changed, kept);
 
-/** Return the index of the word or token whose probability changes most; special tokens only if there are no others. */
+/** Return the index of the word whose probability changes most, or of the token if there are no words. */
 function mostChanged({ own, kept }) {
   if (own.model.regression) return 0;
   const change = (i) => Math.abs(Math.log(Math.max(own.steps[i].p, 1e-9) / Math.max(kept[i].p, 1e-9)));

@@ -281,7 +281,7 @@ function opening(name, text) {
   const click = (event) => {
     event.preventDefault();
     openExperiment(name);
-    scrollBelowTour(parts.experiments);
+    scrollBelowTour(parts.experiments.querySelector(".lab"));
     parts.experiments.querySelector(".predictions button").focus({ preventScroll: true });
   };
   return make("a", { href: stopAddress(state.tour, { experiment: name }), click }, text);
