@@ -71,7 +71,7 @@ assert (
 ), f"{len(weights):,} bytes in all"
 
 # %%
-print(f"{bytes_each:.3f} bytes per parameter")
+print(bytes_each, "bytes per parameter")
 
 # %% [markdown]
 # ## 2. A step with a cache
@@ -150,30 +150,31 @@ def write(source, steps, use_cache):
 
 # %% tags=["check"]
 source = tokenizer(sentences[1], return_tensors="pt")
-for use_cache in (False, True):
-    lengths = []  # of the decoder's inputs
-    embedding = model.get_decoder().embed_tokens
-    hook = embedding.register_forward_hook(
-        lambda _, inputs, __, lengths=lengths: lengths.append(inputs[0].shape[1])
-    )
-    try:
+plain_decode = decode
+try:
+    for use_cache in (False, True):
+        given = []  # the number of tokens in each step, and whether there is a cache
+
+        def decode(source, memory, tokens, cache, given=given):
+            given.append((len(tokens), cache is not None))
+            return plain_decode(source, memory, tokens, cache)
+
         written = write(source, 6, use_cache)
-    finally:
-        hook.remove()
-    assert len(written) == 6, f"{len(written)} tokens instead of 6"
-    with torch.no_grad():
-        expected = (
-            model(**source, decoder_input_ids=torch.tensor([[START, *written[:-1]]]))
-            .logits[0]
-            .argmax(dim=-1)
-        )
-    assert written == expected.tolist(), (
-        f"use_cache={use_cache}: these are not the most probable tokens"
-    )
-    inputs = lengths[-6:]
-    assert inputs == ([1] * 6 if use_cache else [1, 2, 3, 4, 5, 6]), (
-        f"use_cache={use_cache}: inputs of {inputs} tokens"
-    )
+        assert len(written) == 6, f"{len(written)} tokens instead of 6"
+        with torch.no_grad():
+            target = torch.tensor([[START, *written[:-1]]])
+            expected = (
+                model(**source, decoder_input_ids=target).logits[0].argmax(dim=-1)
+            )
+        assert written == expected.tolist(), "these are not the most probable tokens"
+        lengths = [length for length, _ in given]
+        expected = [1] * 6 if use_cache else [1, 2, 3, 4, 5, 6]
+        assert lengths == expected, f"use_cache={use_cache}: {lengths} tokens given"
+        cached = [has_cache for _, has_cache in given]
+        expected = [False] + [use_cache] * 5
+        assert cached == expected, f"use_cache={use_cache}: with a cache: {cached}"
+finally:
+    decode = plain_decode
 
 # %% [markdown]
 # How long does each of them take? The longer the text, the more the cache saves.

@@ -23,15 +23,13 @@ from vanilla_transformer.loading import load_model, shipped_model
 
 QUICK = os.environ.get("QUICK") == "1"  # set by the tests, for a run of a few seconds
 runs = Path("runs")
-size = {
+# to learn from scratch in few steps: a small model, another optimizer, and small initial weights
+from_scratch = {
+    "vocab_size": 500 if QUICK else 3000,
     "num_layers": 1 if QUICK else 2,
     "d_model": 32 if QUICK else 128,
     "d_ff": 64 if QUICK else 256,
     "num_heads": 4,
-}
-# to learn from scratch in few steps: another optimizer, and small initial weights
-from_scratch = {
-    **size,
     "muon": True,
     "muon_momentum": 0.8,
     "init": "small",
@@ -41,7 +39,6 @@ from_scratch = {
 }
 common = {
     "phrases": 1000 if QUICK else 5000,
-    "vocab_size": 500 if QUICK else 3000,
     "per_device_train_batch_size": 32,
     "save_strategy": "no",
     "report_to": "none",

@@ -14,7 +14,8 @@ from saved_models import with_tokenizer, write
 
 
 pytest.importorskip("jupytext", reason="of the dependency group docs")
-pytest.importorskip("matplotlib").use("agg")
+plt = pytest.importorskip("matplotlib.pyplot")
+plt.switch_backend("agg")
 
 from documentation.notebooks import (  # noqa: E402
     FOLDER,
@@ -93,6 +94,7 @@ def play(name: str, submitted: tuple[str, ...] = ("exercise", "wrong", "solution
             printed = run(cell.source).splitlines()
             for text in re.findall(r"^print\(.*\)  # (.+)$", cell.source, re.MULTILINE):
                 assert text in printed
+    plt.close("all")
     return verdicts
 
 
