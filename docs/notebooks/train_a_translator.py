@@ -115,7 +115,7 @@ print(recipe.read_text(encoding="utf-8"))
 
 # %% [markdown]
 # You can override any option. On the command line, this would be
-# `vanilla-transformer train recipes/quickstart.yaml --train_file ... --output_dir ...`.
+# `vanilla-transformer train recipes/quickstart.yaml --train_file runs/notebook-train.jsonl`, and so on.
 
 # %%
 options = {
