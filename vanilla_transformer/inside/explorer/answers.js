@@ -10,16 +10,6 @@ const MOST_WRITTEN = 250; // maximum number of tokens in an output
 const RECENT = 8; // number of predictions to keep
 const OPTIONS = 8; // number of top candidates shown for each position
 const LENS_OPTIONS = 3;
-const MODULES = { "self-attention": "self_attn", "cross-attention": "cross_attn", "feed-forward": "feed_forward" };
-// The projections of each step: the index of its matrix W in the equation, and the module's name.
-const PROJECTIONS = {
-  queries: ["Q", "q_proj"],
-  keys: ["K", "k_proj"],
-  values: ["V", "v_proj"],
-  "output projection": ["O", "o_proj"],
-  hidden: ["1", "fc1"],
-  "feed-forward output": ["2", "fc2"],
-};
 
 const TASKS = {
   ForConditionalGeneration: "translate",
@@ -125,32 +115,6 @@ function draw(scores) {
   let left = Math.random();
   const found = scores.findIndex((score) => (left -= Math.exp(score)) <= 0);
   return found < 0 ? largest(scores, 1)[0] : found; // the probabilities may sum to slightly less than 1
-}
-
-/**
- * Return how much log-probability the prediction loses without each head, largest first. See inside/effects.py.
- * `isStale` returns true when the page no longer waits for the answer.
- */
-async function ablationEffects(model, prediction, isStale) {
-  const { source, read, run, positions, regression } = prediction;
-  const values = (changed) => {
-    const scores = scoresOf(model, prediction, changed);
-    return answered(prediction).map((i) => scores[i][positions[i].chosen]);
-  };
-  const intact = values(run);
-  const effects = [];
-  for (const [kind, layers] of Object.entries(run.attention)) {
-    const known = read && kind !== "encoder" ? { memory: run.memory } : {};
-    for (const layer of layers.keys())
-      for (const head of layers[layer].keys()) {
-        const without = values(model.forward(source, read, { heads_off: [[kind, layer, head]] }, known));
-        const losses = intact.map((score, i) => (regression ? Math.abs(score - without[i]) : score - without[i]));
-        effects.push({ kind, layer, head, effect: rounded(mean(losses), 5) });
-        await new Promise((done) => setTimeout(done)); // answer other requests in between
-        if (isStale()) throw new Error("The page has asked for another text.");
-      }
-  }
-  return effects.sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect));
 }
 
 function checkText(text) {
@@ -443,132 +407,6 @@ function attentionData({ tokenizer }, { source, target, run }) {
     return [{ kind, reach: [null, ahead], weights: layers.map((all) => all.map((rows) => rows.map(perMille))) }];
   });
   return { attention, heads };
-}
-
-const mean = (numbers) => (numbers.length ? numbers.reduce((sum, number) => sum + number, 0) / numbers.length : 0);
-
-/** Return statistics of one head, averaged over queries, like `head_statistics` in inside/effects.py. */
-function headStatistics(kind, weights, queries, keys, isSpecial) {
-  const sum = (row, wanted) => row.reduce((total, weight, s) => (wanted(s) ? total + weight : total), 0);
-  const along = (offset) =>
-    weights.flatMap((row, t) => (t + offset >= 0 && t + offset < row.length ? [row[t + offset]] : []));
-  const found = {};
-  if (kind === "cross") {
-    const onward = (row) => Math.min(row.indexOf(Math.max(...row)) + 1, keys.length - 1);
-    found.onward = weights.slice(1).map((row, t) => row[onward(weights[t])]);
-  } else {
-    Object.assign(found, { itself: along(0), previous: along(-1) });
-    if (kind === "encoder") found.next = along(1);
-  }
-  found.same = weights.map((row, t) => sum(row, (s) => keys[s] === queries[t] && (kind === "cross" || s !== t)));
-  found.special = weights.map((row) => sum(row, (s) => isSpecial(keys[s])));
-  found.entropy = weights.map((row) => -row.reduce((total, p) => total + (p > 0 ? p * Math.log2(p) : 0), 0));
-  found.tokens = found.entropy.map((entropy) => 2 ** entropy);
-  return Object.fromEntries(Object.entries(found).map(([name, values]) => [name, rounded(mean(values), 3)]));
-}
-
-/**
- * Return gradient times input of the highest logit for each piece of the text. The gradient is approximated by finite
- * differences: how fast the logit grows when a token's embedding is scaled.
- */
-function mattered(model, { source, text, run, changes }) {
-  const step = 2e-3;
-  const [top] = largest(run.logits[0], 1);
-  const logit = (t, size) =>
-    model.forward(source, null, changes, { scales: source.map((_, i) => (i === t ? size : 1)) }).logits[0][top];
-  const values = source.map((_, t) => (logit(t, 1 + step) - logit(t, 1 - step)) / (2 * step));
-  const pieces = [];
-  let end = 0;
-  tokenEnds(model.tokenizer, text, source).forEach((next, t) => {
-    if (next < 0) pieces.push({ text: model.tokenizer.tokens.get(source[t]), share: values[t] });
-    else if (next === end) pieces.at(-1).share += values[t];
-    else {
-      pieces.push({ text: text.slice(end, next), share: values[t] });
-      end = next;
-    }
-  });
-  const most = Math.max(1e-9, ...pieces.map(({ share }) => Math.abs(share)));
-  return pieces.map((piece) => ({ ...piece, share: rounded(piece.share / most, 3) }));
-}
-
-/** Return the steps of a layer as `described` (inside/explanations.py), with whole values. */
-function layerValues(model, described, run, stack, layer, ids) {
-  const { config } = model,
-    prefix = model.stacks[stack],
-    at = `${prefix}.layers.${layer}`;
-  const split = (rows, width) =>
-    Array.from({ length: config.num_heads }, (_, h) => rows.map((row) => row.slice(h * width, (h + 1) * width)));
-  const pre = config.norm_position === "pre";
-  const values = (part, name) => {
-    const module = run.seen[`${at}.${MODULES[part]}`],
-      box = run.seen[`${at}.${MODULES[part]}_add_norm`];
-    const kind = part === "cross-attention" ? "cross" : stack;
-    const hidden = (t, s) => kind === "decoder" && !run.changes.causal_off && s > t;
-    const scores = (number) =>
-      split(module.queries, config.d_k).map((queries, h) => {
-        const keys = split(module.keys, config.d_k)[h];
-        return queries.map((query, t) =>
-          keys.map((key, s) =>
-            number(
-              query.reduce((sum, x, i) => sum + x * key[i], 0),
-              t,
-              s,
-            ),
-          ),
-        );
-      });
-    const scale = run.changes.scaling_off ? 1 : Math.sqrt(config.d_k);
-    const embedded = () => run.seen[`${prefix}.embed_tokens`];
-    return {
-      tokens: () => ids,
-      embeddings: () => embedded().tokens,
-      positions: () => embedded().positions,
-      "embedding + position": () => run.hidden[stack][0],
-      "layer input": () => run.hidden[stack][layer],
-      "layer norm": () => (pre ? module.input : box.output),
-      "encoder output": () => module.source,
-      queries: () => split(module.queries, config.d_k),
-      keys: () => split(module.keys, config.d_k),
-      values: () => split(module.values, config.d_v),
-      scores: () => scores((score) => score),
-      "scaled scores": () => scores((score) => score / scale),
-      mask: () => scores((_, t, s) => (hidden(t, s) ? null : 0)),
-      "masked scores": () => scores((score, t, s) => (hidden(t, s) ? null : score / scale)),
-      weights: () => module.weights,
-      heads: () => split(module.joined, config.d_v),
-      concatenation: () => module.joined,
-      "output projection": () => module.output,
-      hidden: () => module.inner,
-      activation: () => module.activated,
-      "feed-forward output": () => module.output,
-      residual: () => box.sum,
-      "layer output": () => run.hidden[stack][layer + 1],
-      "stack output": () => model.finalNorm(stack, run.hidden[stack].at(-1)),
-      logits: () => run.logits,
-    }[name]?.();
-  };
-  return described.flatMap((step) => {
-    const found = values(step.part, step.name);
-    if (!found) return [];
-    const depth = step.axes.length;
-    const shape = [found.length, ...(depth > 1 ? [found[0].length] : []), ...(depth > 2 ? [found[0][0].length] : [])];
-    const rows = depth === 1 ? found.map((x) => [x]) : found;
-    return [{ ...step, shape, ...(step.axes.includes("vocab") ? {} : { values: rows }) }]; // logits would be large
-  });
-}
-
-/** Return the learned matrix W [input][output] and the bias b of a step, by name, such as W_Q. */
-function learnedMatrices(model, stack, layer, part, name) {
-  if (!(name in PROJECTIONS)) return {};
-  const [letter, projection] = PROJECTIONS[name];
-  const { weight, bias } = model.at(`${model.stacks[stack]}.layers.${layer}.${MODULES[part]}.${projection}`);
-  const { d_model, d_ff, d_v, num_heads: heads } = model.config;
-  const inputs = { O: heads * d_v, 2: d_ff }[letter] ?? d_model;
-  const outputs = weight.length / inputs;
-  const rows = Array.from({ length: inputs }, (_, i) =>
-    Float32Array.from({ length: outputs }, (_, o) => weight[o * inputs + i]),
-  );
-  return { [`W_${letter}`]: rows, ...(bias ? { [`b_${letter}`]: [bias] } : {}) };
 }
 
 /**

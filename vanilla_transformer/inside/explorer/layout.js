@@ -5,8 +5,7 @@ let compact = false; // whether the screen is as narrow as a phone
 const tokenWidth = () => (compact ? 52 : 70);
 const nextWidth = () => (compact ? 58 : 90);
 
-/** Return the name of the stack whose lanes are the tokens of this column. */
-const stackOf = (column) => (twoStacks() && column === "target" ? "decoder" : Object.keys(state.data.model.stacks)[0]);
+/** Return the column whose tokens a stack reads. */
 const columnOf = (stack) => (twoStacks() && stack === "decoder" ? "target" : "source");
 /** Return 1 if the attention of a lane belongs to the next token, which the lane predicts. */
 const aheadOf = (stack) => (stack === "decoder" ? 1 : 0);
