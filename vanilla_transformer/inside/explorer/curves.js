@@ -7,7 +7,7 @@
  * negative value, to the largest value or `least`, whichever is larger. All `shared` series have the same scale.
  */
 function curves(series, steps) {
-  const width = frame.clientWidth < 680 ? 330 : 520, // scales the drawing but not the text
+  const width = frame.clientWidth < 680 || state.presenting ? 330 : 520, // scales the drawing but not the text
     height = 200,
     left = 44,
     bottom = height - 24;

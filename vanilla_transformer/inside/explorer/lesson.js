@@ -34,6 +34,8 @@ async function startTraining() {
   }
 }
 
+const accuracy = (right) => (right ? percent(right) : "0 %");
+
 /** Return a sentence about the state of training, and why it may fail. */
 function moral() {
   const { positions, warmup, mask, norm } = lesson.options,
@@ -91,8 +93,8 @@ function drawLessonControls() {
     parts.train,
     make("h2", {}, "A Transformer learns to reverse six digits"),
     note(
-      "One encoder layer and one decoder layer, 64 wide, are trained on the server from scratch. Change a setting to " +
-        "start again.",
+      "One encoder layer and one decoder layer, 64 wide, are trained on the server from scratch. Change a setting " +
+        "to start again.",
     ),
     make(
       "div",
@@ -115,7 +117,7 @@ function drawLessonControls() {
         grid(
           "Loss and accuracy by step",
           ["step", "loss", "accuracy"],
-          lesson.frames.map((each) => [each.step, each.loss?.toFixed(3) ?? "–", percent(each.right)]),
+          lesson.frames.map((each) => [each.step, each.loss?.toFixed(3) ?? "–", accuracy(each.right)]),
         ),
       ),
       (details) => details.renew(),
@@ -136,7 +138,7 @@ function drawLessonCurves(element) {
     curves(
       [
         { name: "loss", color: "var(--orange)", points: points("loss"), least: 2.6, write: (loss) => loss.toFixed(3) },
-        { name: "accuracy", color: "var(--blue)", points: points("right"), least: 1, write: percent },
+        { name: "accuracy", color: "var(--blue)", points: points("right"), least: 1, write: accuracy },
       ],
       last?.steps ?? 500,
     ),

@@ -271,7 +271,7 @@ const STOPS = {
     notice() {
       const last = lesson.frames.at(-1);
       if (!last) return "Training starts …";
-      return `After ${plural(last.step, "step")}, ${percent(last.right)} of the digits are right.`;
+      return `After ${plural(last.step, "step")}, ${accuracy(last.right)} of the numbers are reversed without an error.`;
     },
   },
 };
