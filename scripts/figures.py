@@ -7,9 +7,10 @@ python scripts/figures.py masks complexity --output lecture       # some of them
 from functools import partial
 from pathlib import Path
 
-from plots.attention import attention_mask, masks, softmax_jacobian
+from plots.attention import attention_mask, bank_and_loan, masks, softmax_jacobian
 from plots.complexity import QUICK, complexity
 from plots.diagrams import attention, encoder_decoder, families
+from plots.drawings import beam_search, bottleneck, cut_into_heads, norm_placement
 from plots.embeddings import embedding_map
 from plots.positions import permutation_equivariance, position_dot_products, position_shift, sinusoid_heat_map
 from plots.style import save
@@ -23,7 +24,8 @@ FIGURES = {
     for function in (
         encoder_decoder, families, attention, softmax_jacobian, attention_mask, masks, embedding_map,
         sinusoid_heat_map, position_shift, position_dot_products, permutation_equivariance, complexity,
-        learning_rate_schedule, label_smoothing,
+        learning_rate_schedule, label_smoothing, bottleneck, cut_into_heads, bank_and_loan, norm_placement,
+        beam_search,
     )
 }  # fmt: skip
 FOLDER = Path(__file__).parent.parent / "docs" / "figures"

@@ -33,7 +33,7 @@ from vanilla_transformer.tasks import task_names
 ROOT = Path(__file__).parent.parent
 PAGES = {
     path.relative_to(ROOT).as_posix(): path
-    for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")))
+    for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
 }
 
 
@@ -180,7 +180,7 @@ def test_tests_mentioned_in_pages_exist_in_the_linked_file(page):
     assert not re.findall(r"(?<!\[)`test_\w+`", text), "name a test by a link to its file"
 
 
-# --- Claims of docs/walkthrough.md that no other test covers
+# --- Claims of the lessons that no other test covers
 
 
 def test_a_dot_product_has_variance_d_k():

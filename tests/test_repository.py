@@ -138,7 +138,7 @@ def test_the_released_readme_has_absolute_links(tmp_path):
     assert text.startswith("# Vanilla Transformer\n")
     links = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'(?:src|srcset|href)="([^"]+)"', text)
     assert len(links) > 20 and all(link.startswith("https://") for link in links)
-    assert "https://github.com/user/name/blob/v1.0.0/docs/walkthrough.md" in links
+    assert "https://github.com/user/name/blob/v1.0.0/docs/lessons/README.md" in links
 
 
 def test_pre_commit_uses_the_ruff_version_of_the_constraints():

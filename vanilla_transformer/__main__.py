@@ -116,8 +116,6 @@ def command(arguments: list[str]) -> None:
     if not is_answered(name, arguments):
         if name == "demo":  # it listens before it imports PyTorch
             print("Starting the demo. Its address is printed below.", flush=True)
-        else:
-            import_module("vanilla_transformer.models")  # registers the Auto classes
         import_module(f"vanilla_transformer.cli.{COMMANDS[name]}").main(arguments)
 
 

@@ -7,11 +7,14 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from torch import Tensor, nn
+from transformers import AutoTokenizer
 
 from plots.style import label_words, matrix, rule_cells, write_numbers
 from vanilla_transformer import VanillaTransformerDecoderConfig, VanillaTransformerDecoderModel
 from vanilla_transformer.inside.recorder import record
+from vanilla_transformer.inside.walks import read
 from vanilla_transformer.inside.worked_examples import EXAMPLES
+from vanilla_transformer.loading import load_model, shipped_model
 from vanilla_transformer.modeling_vanilla_transformer import eager_attention_forward
 
 
@@ -118,4 +121,35 @@ def masks() -> Figure:
         row[0].set_ylabel("query")
         row[1].set_title(f"{title} (blue: visible)")
     figure.supxlabel("key", fontsize=10)
+    return figure
+
+
+@cache
+def attention_to_loan() -> tuple[str, list[str], np.ndarray]:
+    """Return the encoder head of checkpoints/en-es that attends most from "bank" to "loan", its words and weights."""
+    folder = shipped_model("en-es")
+    model, tokenizer = load_model(folder), AutoTokenizer.from_pretrained(folder)
+    text = "The bank approved the loan because it had sufficient funds."
+    inputs, (words,), _ = read(model, tokenizer, text, None, "encoder")
+    words = [word.strip("␣") for word in words]
+    first = {
+        name: next(i for i in range(len(words)) if name.startswith(words[i]) and words[i]) for name in ("bank", "loan")
+    }
+    found = {}
+    for layer in range(len(model.model.encoder.layers)):
+        steps = record(model, inputs, layer, stack="encoder")
+        (weights,) = next(step.tensor for step in steps if step.name == "weights")
+        found |= {f"layer {layer + 1}, head {head + 1}": weights[head].numpy() for head in range(len(weights))}
+    best = max(found, key=lambda name: found[name][first["bank"], first["loan"]])
+    return best, words, found[best]
+
+
+def bank_and_loan() -> Figure:
+    name, words, weights = attention_to_loan()
+    figure, ax = plt.subplots(figsize=(6.4, 5.6))
+    matrix(ax, weights, limit=1.0, signed=False)
+    rule_cells(ax, *weights.shape)
+    label_words(ax, words, words)
+    ax.set(xlabel="key", ylabel="query")
+    ax.set_title(f"Encoder, {name} of checkpoints/en-es")
     return figure

@@ -229,8 +229,8 @@ def attention() -> Figure:
     heads = "MultiHeadAttention"
     linears = [
         (-1.75, "Linear W_Q", "query = self.split_heads", f"{heads}.forward", "x"),
-        (0.0, "Linear W_K", "self.k_proj(source)", f"{heads}.keys_and_values", "source"),
-        (1.75, "Linear W_V", "self.v_proj(source)", f"{heads}.keys_and_values", "source"),
+        (0.0, "Linear W_K", "self.k_proj(source)", f"{heads}.keys_and_values", "x or memory"),
+        (1.75, "Linear W_V", "self.v_proj(source)", f"{heads}.keys_and_values", "x or memory"),
     ]
     for x, label, text, function, given in linears:
         canvas.label(x, 0.55, given, fontsize=10)

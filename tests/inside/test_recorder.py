@@ -364,7 +364,7 @@ def test_model_of_another_architecture_is_rejected():
         record(bert, {"input_ids": tokens()})
 
 
-# --- Common mistakes in tutorials on these equations (listed in docs/walkthrough.md)
+# --- Common mistakes in tutorials on these equations (listed in docs/lessons)
 
 
 def test_masked_keys_get_weight_0_without_nan_in_half_precision():

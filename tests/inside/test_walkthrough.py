@@ -3,20 +3,23 @@
 import json
 import math
 import re
+import subprocess
+import sys
 from xml.etree import ElementTree
 
 import pytest
 import torch
 from transformers import AutoTokenizer
 
+from family import encoder_only
 from fresh_process import ROOT, run_python
 from saved_models import with_tokenizer, write
-from vanilla_transformer import loading
+from vanilla_transformer import VanillaTransformerForSequenceClassification, loading
 from vanilla_transformer.cli import walk
 from vanilla_transformer.inside.explanations import explanation
 from vanilla_transformer.inside.mathml import mathml
-from vanilla_transformer.inside.walks import walk_example, walk_sentence
-from vanilla_transformer.inside.worked_examples import EXAMPLES, own_example
+from vanilla_transformer.inside.walks import ask, walk_sentence
+from vanilla_transformer.inside.worked_examples import EXAMPLES, own_example, walk_example
 from vanilla_transformer.loading import load_model
 
 
@@ -58,8 +61,8 @@ def test_the_walk_through_a_decoder_includes_cross_attention(capsys, translator)
     assert "cross-attention" not in shown(capsys, *given, "--stack", "encoder")
 
 
-def test_by_default_the_walk_covers_both_stacks_and_the_output(capsys, translator):
-    text = shown(capsys, "--model", translator, "--text", "three miles", "--target", "tres millas")
+def test_a_walk_through_a_layer_covers_both_stacks_and_the_output(capsys, translator):
+    text = shown(capsys, "--model", translator, "--text", "three miles", "--target", "tres millas", "--layer", "1")
     assert text.index("in the encoder") < text.index("cross-attention") < text.index("p = softmax(logits)")
     lines = re.findall(r"^ *after (\S+) +(.+)$", text[text.index("the most probable words") :], re.M)
     model, tokenizer = load_model(translator), AutoTokenizer.from_pretrained(translator)
@@ -76,6 +79,77 @@ def test_walk_without_a_model_uses_the_bundled_translator(capsys, translator, tm
     monkeypatch.setattr(loading, "CHECKPOINTS", tmp_path)
     text = shown(capsys, "--text", "three miles", "--layer", "2")
     assert "'three miles' in the encoder of en-es" in text and "'three miles' in the decoder of en-es" in text
+
+
+SENTENCE = ("--text", "three miles", "--target", "tres millas")
+
+
+def test_a_sentence_gets_a_summary_of_one_screen_that_says_how_to_see_more(capsys, translator):
+    text = shown(capsys, "--model", translator, *SENTENCE)
+    assert len(text.splitlines()) <= 24 and max(map(len, text.splitlines())) <= 110
+    model, tokenizer = load_model(translator), AutoTokenizer.from_pretrained(translator)
+    batch = tokenizer("three miles", text_target="tres millas", return_tensors="pt")
+    best = model(**batch).logits[0].softmax(dim=-1).max(dim=-1).values
+    predicted = re.findall(r"^\S+ +\S+ \d+% +\S+ (\d+)%", text, re.M)
+    assert [int(percent) for percent in predicted] == [round(100 * p) for p in best.tolist()]
+    for option in ("--layer 1", "--stack decoder --layer 1 --head 2", "--html walk.html"):
+        assert option in text
+    assert "equations" not in text and "S = Q Kᵀ" not in text
+
+
+@pytest.mark.parametrize("option", [["--layer", "1"], ["--head", "2"], ["--stack", "encoder"]])
+def test_a_layer_head_or_stack_is_shown_in_full(capsys, translator, option):
+    assert "S = Q Kᵀ" in shown(capsys, "--model", translator, *SENTENCE, *option)
+
+
+@pytest.mark.parametrize(("norm", "said"), [("post", "Post-norm, as in the paper"), ("pre", "Pre-norm, unlike the")])
+def test_every_walk_says_where_its_model_normalises(capsys, tmp_path, norm, said):
+    folder = write(tmp_path / norm, *with_tokenizer(texts=["three miles"] * 3, vocab_size=280, norm_position=norm))
+    for options in ([], ["--layer", "1"]):
+        assert said in " ".join(shown(capsys, "--model", folder, *SENTENCE, *options).split())
+    assert "Post-norm, as in the paper" in walk_example(EXAMPLES["midwinter"], 0, 0).note
+
+
+def test_ask_gives_the_probabilities_of_words_where_the_model_may_write_one(capsys, translator):
+    model, tokenizer = load_model(translator), AutoTokenizer.from_pretrained(translator)
+    begun, found = ask(model, tokenizer, "three miles", ["millas", "tres"], target="tres millas")
+    ids = tokenizer(text_target="tres millas", return_tensors="pt")["input_ids"]
+    rows = model(**tokenizer("three miles", return_tensors="pt"), labels=ids).logits[0].softmax(dim=-1)
+    step = len(tokenizer(text_target=begun, add_special_tokens=False)["input_ids"])
+    for word, probability in found.items():
+        first = {tokenizer(text, add_special_tokens=False)["input_ids"][0] for text in (word, f" {word}")}
+        assert probability <= sum(rows[step, token] for token in first) + 1e-6
+    given = ["--model", translator, "--target", "tres millas", "--ask", "millas", "tres"]
+    printed = shown(capsys, *given, "three miles")
+    assert printed == shown(capsys, *given, "--text", "three miles")
+    assert re.findall(r"^(\w+) +\d", printed, re.M) == sorted(found, key=lambda word: -found[word])
+
+
+def test_ask_needs_words_and_a_model_that_writes():
+    with pytest.raises(ValueError, match="--ask needs words, and then a sentence"):
+        walk.main(["--ask", "three miles"])
+    with pytest.raises(ValueError, match="--ask needs a model that writes text; VanillaTransformerForSequence"):
+        ask(encoder_only(VanillaTransformerForSequenceClassification), None, "three miles", ["miles"])
+
+
+SECONDS = """
+import sys
+from time import process_time
+
+sys.argv = ["vanilla-transformer"]
+began = process_time()
+import vanilla_transformer.modeling_vanilla_transformer
+imported = process_time()
+from vanilla_transformer.__main__ import command
+command(["walk", "--example", "today"])
+print(imported - began, process_time() - began, "vanilla_transformer.loading" in sys.modules)
+"""
+
+
+def test_the_example_starts_as_fast_as_the_model_file_is_imported():
+    result = subprocess.run([sys.executable, "-c", SECONDS], capture_output=True, text=True, cwd=ROOT)
+    importing, whole, has_loaded = result.stdout.splitlines()[-1].split()
+    assert has_loaded == "False" and float(whole) <= 1.15 * float(importing)
 
 
 NUMBERS = {
@@ -135,7 +209,7 @@ def test_a_single_row_is_a_valid_example_without_warnings(tmp_path):
 
 def test_example_file_in_the_docs_works():
     steps = walked(ROOT / "docs" / "examples" / "my_numbers.json")
-    assert steps["queries"].tolist() == [[1, 0, 2], [2, 2, 2], [2, 1, 3]]
+    assert steps["queries"].tolist() == [[1, 1, 1], [1, 2, 0], [2, 1, 1]]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +237,7 @@ def test_today_example_marks_steps_that_its_source_omits(capsys):
     text = " ".join(shown(capsys, "--example", "today").split())
     ours = "our numbers, not published"
     assert text.index("1.170") < text.index(ours) < text.index("W_1")
-    assert text.count(ours) == 6 and text.count("as published") == 5
+    assert text.count(ours) == 6 and text.count("as published") == 9
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -192,6 +266,13 @@ def test_every_equation_of_the_recorder_is_valid_mathml(translator):
     for stack in ("encoder", "decoder"):
         for step in walk_sentence(model, tokenizer, "three miles", "tres millas", stack).steps:
             ElementTree.fromstring(mathml(step.equation).replace("&nbsp;", " "))
+
+
+def test_wide_terminals_show_all_eight_columns_of_two_heads(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = shown(capsys, "--example", "today")
+    part = text[text.index("C = Concat") : text.index("C W_O")]
+    assert re.search(r"^ +1 +2 +3 +4 +5 +6 +7 +8 *$", part, re.M) and "…" not in part
 
 
 def test_special_tokens_in_a_sentence_are_tokenised_as_text(translator):
@@ -264,7 +345,7 @@ def test_second_head_shows_only_the_published_steps(capsys):
     for step in ("Q = X W_Q", "S = Q Kᵀ", "softmax"):
         assert step in first and step not in second
     assert "100.000" not in second and "-0.097" in second
-    assert [len(re.findall(r"as\s+published", text)) for text in (first, second)] == [5, 3]
+    assert [len(re.findall(r"as\s+published", text)) for text in (first, second)] == [9, 3]
 
 
 def test_the_midwinter_example_shows_the_input_of_each_equation(capsys):

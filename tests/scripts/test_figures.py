@@ -15,6 +15,7 @@ import figures
 from fresh_process import ROOT
 from plots.attention import WIDTHS, jacobian_norm, jacobian_norms, mask_examples, masked_attention
 from plots.complexity import LAYERS, QUICK, WINDOW, growth, measure
+from plots.drawings import gradients_by_layer
 from plots.embeddings import embedding_points
 from plots.positions import dot_products, permutation_outputs, shift_errors, shift_matrix
 from plots.style import THEMES, theme_parameters
@@ -53,10 +54,10 @@ def test_the_docs_folder_contains_exactly_the_known_figures():
     assert {path.name for path in PICTURES.iterdir()} == expected
 
 
-def test_the_walkthrough_shows_every_figure_on_light_and_dark_pages():
-    page = (PICTURES.parent / "walkthrough.md").read_text(encoding="utf-8")
+def test_the_lessons_show_every_figure_on_light_and_dark_pages():
+    pages = "".join(path.read_text(encoding="utf-8") for path in (PICTURES.parent / "lessons").glob("*.md"))
     for name in figures.FIGURES:
-        assert all(f'"figures/{name}{theme}.png"' in page for theme in THEMES), name
+        assert all(f'"../figures/{name}{theme}.png"' in pages for theme in THEMES), name
 
 
 def linked_lines(name: str, theme: str) -> set[str]:
@@ -161,6 +162,19 @@ def test_without_scaling_the_gradient_rises_before_it_falls():
     assert unscaled.max() > 1.3 * unscaled[0]
     assert 4 <= WIDTHS[unscaled.argmax()] <= 32
     assert unscaled[-1] < 0.1 * unscaled.max()
+
+
+def test_at_width_1_the_scaled_and_the_unscaled_softmax_are_the_same():
+    assert WIDTHS[0] == 1 and jacobian_norms(scaled=True)[0] == jacobian_norms(scaled=False)[0]
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 100_000)
+    assert (query * key).std().item() == pytest.approx(1, rel=0.02)
+
+
+def test_post_norm_sends_larger_gradients_to_the_last_layers_than_pre_norm():
+    post, pre = gradients_by_layer("post"), gradients_by_layer("pre")
+    assert post[-1] > 2 * post[0] and pre[0] >= pre[-1]
+    assert post[-1] / post[0] > 2 * pre[-1] / pre[0]
 
 
 def test_masking_renormalises_the_remaining_weights():

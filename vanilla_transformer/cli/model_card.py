@@ -13,6 +13,7 @@ from transformers.trainer_callback import TrainerState
 
 from vanilla_transformer.configuration_vanilla_transformer import OLDEST
 from vanilla_transformer.files import markdown_table
+from vanilla_transformer.inside.explanations import arrangement
 from vanilla_transformer.tasks.task import Scores, Task, scoring_aside
 from vanilla_transformer.training.trainer import RecipeTrainerMixin
 
@@ -35,7 +36,7 @@ TEMPLATE = """\
 # {{ name }}
 
 A Transformer of the paper [Attention Is All You Need](https://arxiv.org/abs/1706.03762), {{ architecture }} with
-{{ parameters }} parameters, trained with the `vanilla-transformer` code in this folder.
+{{ parameters }} parameters, trained with the `vanilla-transformer` code in this folder. {{ arrangement }}
 
 ## Use
 
@@ -174,6 +175,7 @@ def write_model_card(folder: Path, model: PreTrainedModel, task: Task, state: Tr
         path=json.dumps(folder.resolve().name, ensure_ascii=False),  # a JSON string is a valid Python string
         architecture=type(model).__name__,
         parameters=f"{model.num_parameters():,}",
+        arrangement=arrangement(model.config),
         imports="pipeline" if "pipeline(" in task.usage else f"{task.auto_class()}, AutoTokenizer",
         usage=task.usage,
         oldest=OLDEST,

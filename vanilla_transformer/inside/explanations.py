@@ -6,6 +6,8 @@ The explorer, the walk and notebooks show the same texts.
 import linecache
 from typing import Any
 
+from transformers import PreTrainedConfig
+
 from vanilla_transformer import modeling_vanilla_transformer
 from vanilla_transformer.inside.mathml import mathml
 from vanilla_transformer.inside.recorder import CROSS_ATTENTION, FEED_FORWARD, Step
@@ -84,3 +86,10 @@ def code_line(source: str) -> str:
 def code_link(source: str) -> str:
     """Return the address of a line of the model file in the repository, or ""."""
     return f"{REPOSITORY}/blob/main/{source.replace(':', '#L')}" if source else ""
+
+
+def arrangement(config: PreTrainedConfig) -> str:
+    """Say in one sentence where the model applies layer norm, and whether the paper does the same."""
+    if config.norm_position == "pre":
+        return "Pre-norm, unlike the paper: layer norm comes before each sub-layer, and once more after the stack."
+    return "Post-norm, as in the paper: layer norm comes after each sub-layer has been added to its input."

@@ -1,25 +1,24 @@
 """Reconstruct a published encoder layer, "in the bleak midwinter", from the seeds of its random matrices.
 
 The source prints the first and last three columns of its matrices, 294 values in all (midwinter.json; null where a
-printed value is cut off). Keras generated the matrices from seeds that the source does not state. The printed values
-identify them: of the 10^9 seeds that Keras could have chosen, only one gives the values of W_Q.
+printed value is cut off). Keras generated the matrices from seeds that the source does not state. A search through the
+10^9 seeds that Keras could have chosen found those that give the printed values of X, W_Q, W_K and V.
 
-X, W_Q and W_K are generated from these seeds. W_V, W_1 and W_2 are our own: random matrices, changed as little as
+W_1 and W_2 are our own, because only their joint result is printed: random matrices, the second changed as little as
 possible so that they reproduce every printed value.
 """
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import jacrev
 
 
-SEEDS = {"X": 66320651, "W_Q": 294588398, "W_K": 97651494}
+SEEDS = {"X": 66320651, "W_Q": 294588398, "W_K": 97651494, "W_V": 549760707}
 LENGTH, WIDTH, INNER = 4, 300, 1200  # number of words, d_model and d_ff
 EDGES = [0, 1, 2, 297, 298, 299]  # indices of the printed columns
 HIDDEN = slice(3, 297)  # columns that are not printed
@@ -65,66 +64,35 @@ def keras_normal(seed: int, *shape: int) -> Tensor:
     return DEVIATION * torch.from_numpy(np.stack(pairs, axis=1).ravel()[:size].reshape(shape))
 
 
-def moments(rows: Tensor) -> Tensor:
-    """Return the means of all rows, followed by their variances (2 * rows,)."""
-    return torch.cat((rows.mean(-1), rows.var(-1, unbiased=False)))
+def complete(rows: Tensor, printed_rows: Tensor, printed_norms: Tensor) -> Tensor:
+    """Return rows (4, 300) close to `rows`, whose outer columns and whose layer norm are as printed.
 
-
-def implied_moments(rows: Tensor, normed: Tensor) -> Tensor:
-    """Return the moments of complete rows, inferred from their printed columns (4, 6) before and after layer norm."""
-    found = []
-    for row, output in zip(rows, normed, strict=True):  # output = (row - mean) / deviation
-        slope, offset = torch.linalg.lstsq(torch.stack((row, torch.ones(6)), -1).double(), output[:, None]).solution[
-            :, 0
-        ]
-        found.append((-offset / slope, slope**-2 - EPSILON))
-    return torch.tensor(found, dtype=torch.float64).T.flatten()
-
-
-def with_moments(edges: Tensor, hidden: Tensor, rows_of: Callable[[Tensor], Tensor], wanted: Tensor) -> Tensor:
-    """Return a matrix (4, 300): outer columns `edges`, inner columns changed until its rows have the wanted moments.
-
-    Args:
-        rows_of: function that maps the matrix to the rows whose moments are matched.
+    The printed columns before and after layer norm reveal the mean and deviation of each complete row. The inner
+    columns are shifted and scaled until the row has them.
     """
-
-    def whole(hidden: Tensor) -> Tensor:
-        return torch.cat((edges[:, :3], hidden, edges[:, 3:]), dim=-1)
-
-    def missing(hidden: Tensor) -> Tensor:
-        return wanted - moments(rows_of(whole(hidden)))
-
-    for _ in range(20):  # Newton's method, with the minimum-norm step
-        slopes = jacrev(missing)(hidden).flatten(1)
-        hidden = hidden - (torch.linalg.pinv(slopes) @ missing(hidden)).view_as(hidden)
-    return whole(hidden)
-
-
-def fit(inputs: Tensor, random: Tensor, outputs: Tensor) -> Tensor:
-    """Return the matrix closest to `random` that maps `inputs` to `outputs`."""
-    return random + torch.linalg.pinv(inputs) @ (outputs - inputs @ random)
+    result = torch.cat((printed_rows[:, :3], rows[:, HIDDEN], printed_rows[:, 3:]), dim=-1)
+    inner = WIDTH - len(EDGES)
+    for row, known, norm in zip(result, printed_rows, printed_norms, strict=True):
+        slope, offset = np.polyfit(known, norm, 1)  # norm = (known - mean) / deviation
+        mean, variance = -offset / slope, slope**-2 - EPSILON
+        hidden = (WIDTH * mean - known.sum()) / inner
+        squares = (WIDTH * (variance + mean**2) - known.square().sum()) / inner
+        values = row[HIDDEN]
+        row[HIDDEN] = hidden + (values - values.mean()) / values.std(correction=0) * (squares - hidden**2).sqrt()
+    return result
 
 
 def matrices() -> dict[str, Tensor]:
     """Return X (4, 300), W_Q, W_K and W_V (300, 300), W_1 (300, 1200) and W_2 (1200, 300), in float64."""
     edges = printed()
     x = keras_normal(SEEDS["X"], LENGTH, WIDTH)
-    w_q, w_k = (keras_normal(SEEDS[name], WIDTH, WIDTH) for name in ("W_Q", "W_K"))
+    w_q, w_k, w_v = (keras_normal(SEEDS[name], WIDTH, WIDTH) for name in ("W_Q", "W_K", "W_V"))
     weights = ((x @ w_q) @ (x @ w_k).T / math.sqrt(WIDTH)).softmax(-1)
+    middle = torch.nn.functional.layer_norm(x + weights @ (x @ w_v), (WIDTH,), eps=EPSILON)
 
-    def norm(rows: Tensor) -> Tensor:
-        return torch.nn.functional.layer_norm(rows, (WIDTH,), eps=EPSILON)
-
-    random = keras_normal(1, WIDTH, WIDTH)
-    values = edges["V"].clone()  # one value is cut off in print, but follows from Y = A V
-    values[3, 5] = ((edges["Y"][:, 5] - weights[:, :3] @ values[:3, 5]) / weights[:, 3]).mean()
-    wanted = implied_moments(edges["X"] + edges["Y"], edges["O"])
-    values = with_moments(values, (x @ random)[:, HIDDEN], lambda v: x + weights @ v, wanted)
-    w_v = fit(x, random, values)
-
-    middle = norm(x + weights @ (x @ w_v))
-    w_1, random = keras_normal(2, WIDTH, INNER), keras_normal(3, INNER, WIDTH)
+    w_1, w_2 = keras_normal(1, WIDTH, INNER), keras_normal(2, INNER, WIDTH)
     inner = (middle @ w_1).relu()
-    wanted = implied_moments(edges["FFN"] + edges["O"], edges["encoder_output"])
-    network = with_moments(edges["FFN"], (inner @ random)[:, HIDDEN], lambda f: middle + f, wanted)
-    return {"X": x, "W_Q": w_q, "W_K": w_k, "W_V": w_v, "W_1": w_1, "W_2": fit(inner, random, network)}
+    total = complete(middle + inner @ w_2, edges["FFN"] + edges["O"], edges["encoder_output"])
+    missing = total - middle - inner @ w_2
+    w_2 += torch.linalg.pinv(inner) @ missing  # the smallest change that gives the rows above
+    return {"X": x, "W_Q": w_q, "W_K": w_k, "W_V": w_v, "W_1": w_1, "W_2": w_2}

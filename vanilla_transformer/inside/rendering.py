@@ -19,7 +19,7 @@ from vanilla_transformer.inside.palette import BLUE, ORANGE, css, rgb
 from vanilla_transformer.inside.recorder import CROSS_ATTENTION, MASKED, Step
 
 
-MAX_ROWS, MAX_COLUMNS = 12, 7  # maximum size of a displayed matrix; the middle of larger ones is omitted
+MAX_ROWS, MAX_COLUMNS = 12, 8  # maximum size of a displayed matrix; the middle of larger ones is omitted
 
 
 @dataclass
@@ -148,15 +148,18 @@ def agreement(walk: Walk, step: Step) -> str:
     if (step.part, step.name) in walk.beyond:
         return "our numbers, not published"
     difference = walk.difference(step)
-    return "" if difference is None else f"as published within {difference:.1g}"
+    if difference is None:
+        return ""
+    return f"as published within {difference:.1g}" if difference else "exactly as published"
 
 
 def print_walk(walk: Walk, precision: int, console: Console | None = None) -> None:
     """Print the steps as tables, followed by the most probable words."""
     console = Console() if console is None else console
+    column = precision + 5  # a number with its sign and padding
     if walk.edges:  # show all published columns even in a narrow terminal
-        console.width = max(console.width, 12 + (2 * walk.edges + 1) * (precision + 6))
-    fitting = (console.width - 12) // (precision + 6)  # each column holds a number, its sign and padding
+        console.width = max(console.width, 16 + (2 * walk.edges + 1) * column)
+    fitting = (console.width - 16) // column
     max_columns = min(MAX_COLUMNS, max(4, fitting))
     console.rule(f"[bold]{escape_markup(walk.title)}")
     console.print(walk.note, style="dim")
@@ -166,8 +169,9 @@ def print_walk(walk: Walk, precision: int, console: Console | None = None) -> No
         for step in steps:
             console.print(f"\n[bold]{step.name}[/]   {escape_markup(step.equation)}", highlight=False)
             console.print(explanation(step), highlight=False)
-            about = f"[dim]{described_shape(step)}   {step.source}[/]   [green]{agreement(walk, step)}[/]"
-            console.print(about, highlight=False)
+            console.print(f"[dim]{described_shape(step)}   {step.source}[/]", highlight=False)
+            if said := agreement(walk, step):
+                console.print(f"[green]{said}[/]", highlight=False)
             for grid in (*learned_tables(step, precision, max_columns), *tables(walk, step, precision, max_columns)):
                 print_grid(grid, console)
     if walk.likeliest:
@@ -180,7 +184,9 @@ def print_walk(walk: Walk, precision: int, console: Console | None = None) -> No
 
 def print_grid(grid: Grid, console: Console) -> None:
     """Print a matrix as a table, with the caption in the top left corner."""
-    table = Table(grid.caption, *map(escape_markup, grid.columns), box=box.SIMPLE_HEAD, header_style="dim")
+    table = Table(
+        grid.caption, *map(escape_markup, grid.columns), box=box.SIMPLE_HEAD, header_style="dim", padding=(0, 1, 0, 0)
+    )
     for column in table.columns[1:]:
         column.justify, column.no_wrap = "right", True
     for label, row in zip(grid.rows, grid.cells, strict=True):

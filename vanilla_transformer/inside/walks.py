@@ -1,45 +1,47 @@
-"""Build walks through a worked example, or through one layer of a model on a sentence."""
+"""Walk through a model on a sentence: in a summary, or one layer in full; ask it for the probabilities of words."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanilla_transformer.inside.predictions import Translation
+from vanilla_transformer.inside.explanations import arrangement
+from vanilla_transformer.inside.predictions import Continuation, Translation
 from vanilla_transformer.inside.readings import display_token, encode_text
-from vanilla_transformer.inside.recorder import Step, find_stacks, record
+from vanilla_transformer.inside.recorder import CROSS_ATTENTION, Step, find_stacks, record, unwrapped
 from vanilla_transformer.inside.rendering import Walk
-from vanilla_transformer.inside.worked_examples import WorkedExample
 
 
 LIKELIEST = 5  # number of most probable words to show at each position
-
-
-def walk_example(example: WorkedExample, layer: int, head: int) -> Walk:
-    """Return the walk through a worked example, with the steps that it covers. Layer and head are indices from 0."""
-    steps = record(example.model(), example.inputs(), layer, head)
-    steps_shown = (*example.steps, *example.beyond)
-    wanted = {(part, name) for part, name in steps_shown if head == 0 or name not in example.first_head_only}
-    shown = [as_given(step) for step in steps if (step.part, step.name) in wanted]
-    beyond = frozenset((part, as_given_name(name)) for part, name in example.beyond)
-    printed = {(part, as_given_name(name)): values for (part, name), values in example.printed_of(head).items()}
-    return Walk(example.title, example.note, shown, example.words(), [], printed, example.edges, beyond)
-
-
-def as_given(step: Step) -> Step:
-    """Rename the step "embeddings" of a worked example, because its vectors X are given and not learned."""
-    return replace(step, name=as_given_name(step.name), equation="X") if step.name == "embeddings" else step
-
-
-def as_given_name(name: str) -> str:
-    """Return the name to display for a step of a worked example."""
-    return "vectors" if name == "embeddings" else name
+SUMMARY_ROWS, SUMMARY_WORDS = 10, 3  # positions, and words for each, in a summary that has to fit on one screen
 
 
 def words_of(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
     """Return the text of each token in `ids` (batch, length), with visible spaces and line breaks."""
     visible = str.maketrans({" ": "␣", "\n": "⏎"})
     return [[display_token(tokenizer, token).translate(visible) for token in row] for row in ids.tolist()]
+
+
+class Reading(NamedTuple):
+    """What one stack of a model reads: the model's inputs, and the words at its positions and at the encoder's."""
+
+    inputs: dict[str, Tensor]
+    words: list[list[str]]
+    source_words: list[list[str]]
+
+
+def read(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, target: str | None, stack: str
+) -> Reading:
+    """Encode a sentence, and for the decoder of a translator its target: by default, the model's own translation."""
+    if not (model.config.is_encoder_decoder and stack == "decoder"):
+        inputs = encode_text(model, tokenizer, text)
+        words = words_of(inputs["input_ids"], tokenizer)
+        return Reading(inputs, words, words)
+    inputs = Translation(model, tokenizer, text, target).inputs
+    return Reading(inputs, *(words_of(inputs[name], tokenizer) for name in ("decoder_input_ids", "input_ids")))
 
 
 def walk_sentence(
@@ -63,40 +65,116 @@ def walk_sentence(
         ValueError: the model has no such stack, layer or head.
     """
     stack = stack or next(iter(find_stacks(model)))
-    if model.config.is_encoder_decoder and stack == "decoder":
-        prediction = Translation(model, tokenizer, text, target)
-        inputs, words = prediction.inputs, words_of(prediction.inputs["decoder_input_ids"], tokenizer)
-        source_words = words_of(inputs["input_ids"], tokenizer)
-    else:
-        inputs = encode_text(model, tokenizer, text)
-        source_words = words = words_of(inputs["input_ids"], tokenizer)
+    inputs, words, source_words = read(model, tokenizer, text, target, stack)
     steps = record(model, inputs, layer, head, stack)
-    walk = Walk(f"{text!r} in the {stack}", f"Layer {layer + 1}, head {head + 1}.", steps, words, source_words)
+    note = f"Layer {layer + 1}, head {head + 1}. {arrangement(model.config)}"
+    walk = Walk(f"{text!r} in the {stack}", note, steps, words, source_words)
     if steps[-1].name == "logits":
         logits = steps[-1]
         probabilities = logits.tensor.softmax(dim=-1)
         equation = f"p = softmax({logits.equation.partition(' = ')[0]})"
         softmax = Step(logits.part, "probabilities", equation, probabilities, logits.axes, logits.source)
         walk.steps = [*steps, softmax]
-        add_likeliest_words(walk, probabilities[0], inputs["input_ids"][0], stack, tokenizer)
+        places = predicting_places(words[0], inputs["input_ids"][0], stack, tokenizer)
+        walk.likeliest = [
+            (name, likeliest_words(probabilities[0, place], tokenizer, LIKELIEST)) for place, name in places.items()
+        ]
     return walk
 
 
-def add_likeliest_words(
-    walk: Walk, probabilities: Tensor, ids: Tensor, stack: str, tokenizer: PreTrainedTokenizerBase
-) -> None:
-    """Add the most probable words to the walk: after each position, or for each mask token of an encoder.
+def predicting_places(words: list[str], ids: Tensor, stack: str, tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
+    """Name the positions that predict a word: all of a decoder, and the mask tokens in the `ids` of an encoder."""
+    if stack == "decoder":
+        return {place: f"after {word}" for place, word in enumerate(words)}
+    masks = [place for place, token in enumerate(ids.tolist()) if token == tokenizer.mask_token_id]
+    return dict.fromkeys(masks, f"in place of {tokenizer.mask_token}")
 
-    Args:
-        probabilities: (length, vocab).
-        ids: input ids (length,), to locate the mask tokens of an encoder's input.
+
+def likeliest_words(probabilities: Tensor, tokenizer: PreTrainedTokenizerBase, count: int) -> list[tuple[str, float]]:
+    """Return the most probable words at one position, given the probabilities (vocab,)."""
+    values, tokens = probabilities.topk(min(count, len(probabilities)))
+    return list(zip((word for (word,) in words_of(tokens[:, None], tokenizer)), values.tolist(), strict=True))
+
+
+def summarize(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, target: str | None = None) -> str:
+    """Return a summary of one screen: what the model reads, its sizes, and what each position attends to and predicts.
+
+    Attention is that of the last layer, to the source in a translator, averaged over the heads.
     """
-    if stack == "encoder":
-        masks = [place for place, token in enumerate(ids.tolist()) if token == tokenizer.mask_token_id]
-        places = dict.fromkeys(masks, f"in place of {tokenizer.mask_token}")
-    else:
-        places = {place: f"after {word}" for place, word in enumerate(walk.words[0])}
-    for place, name in places.items():
-        values, tokens = probabilities[place].topk(min(LIKELIEST, probabilities.shape[-1]))
-        words = [word for (word,) in words_of(tokens[:, None], tokenizer)]
-        walk.likeliest.append((name, list(zip(words, values.tolist(), strict=True))))
+    stacks, config = find_stacks(model), model.config
+    lines = [arrangement(config)]
+    for name, stack in stacks.items():
+        inputs, words, source_words = read(model, tokenizer, text, target, name)
+        layers = len(stack.layers)
+        lines += [
+            f"{name}: {len(words[0])} tokens, {layers} layers of {config.num_heads} heads, width {config.d_model}",
+            f"  {' | '.join(words[0])}",
+        ]
+    steps = record(model, inputs, layers - 1, stack=name)  # of the last stack
+    attention = next(step for step in reversed(steps) if step.name == "weights")
+    is_cross = attention.part == CROSS_ATTENTION
+    keys = source_words[0] if is_cross else words[0]
+    lines += ["", f"Attention of the last layer{' to the source' * is_cross} (mean of its heads), and predictions:"]
+    rows = [["position", "attends most to"]]
+    for word, weights in zip(words[0], attention.tensor[0].mean(dim=0), strict=True):
+        rows.append([word, f"{keys[int(weights.argmax())]} {weights.max():.0%}"])
+    if steps[-1].name == "logits":
+        rows[0].append("predicts")
+        probabilities = steps[-1].tensor[0].softmax(dim=-1)
+        for place in predicting_places(words[0], inputs["input_ids"][0], name, tokenizer):
+            found = likeliest_words(probabilities[place], tokenizer, SUMMARY_WORDS)
+            rows[place + 1].append("  ".join(f"{word} {probability:.0%}" for word, probability in found))
+    left_out = [f"... and {len(rows) - 1 - SUMMARY_ROWS} more positions"] if len(rows) > SUMMARY_ROWS + 1 else []
+    return "\n".join([*lines, *columns(rows[: SUMMARY_ROWS + 1]), *left_out])
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of text as lines with aligned columns."""
+    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
+    return ["   ".join(text.ljust(width) for text, width in zip(row, widths, strict=False)).rstrip() for row in rows]
+
+
+@torch.inference_mode()
+def ask(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    words: Sequence[str],
+    target: str | None = None,
+) -> tuple[str, dict[str, float]]:
+    """Return the text before a step of generation, and the probability of each word at that step.
+
+    A translator is asked at the step of its translation, or of `target`, at which the words are most probable. A
+    language model is asked for the word after the text. A word of several tokens has the product of their
+    probabilities.
+
+    Raises:
+        ValueError: the model does not generate text.
+    """
+    if not unwrapped(model).can_generate():
+        raise ValueError(f"--ask needs a model that writes text; {type(unwrapped(model)).__name__} does not.")
+    translates = model.config.is_encoder_decoder
+    prediction: Any = (
+        Translation(model, tokenizer, text, target) if translates else Continuation(model, tokenizer, text, "")
+    )
+    name = "decoder_input_ids" if translates else "input_ids"
+    written = prediction.inputs[name][0].tolist()
+
+    def probabilities(ids: list[int]) -> Tensor:
+        inputs = prediction.inputs | {name: torch.tensor([ids], device=model.device)}
+        return model(**inputs).logits[0].float().softmax(dim=-1)
+
+    def spellings(word: str) -> set[tuple[int, ...]]:
+        return {tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (word, f" {word}")}
+
+    step = len(written) - 1
+    if translates:
+        first = list({spelling[0] for word in words for spelling in spellings(word)})
+        step = int(probabilities(written)[:, first].sum(dim=-1).argmax())
+    begun = written[: step + 1]
+    found = dict.fromkeys(words, 0.0)
+    for word in words:
+        for ids in spellings(word):  # inside a text and at its start
+            rows = probabilities([*begun, *ids[:-1]])[step:]
+            found[word] += rows[range(len(ids)), ids].prod().item()
+    return prediction.decode(begun), found

@@ -9,7 +9,7 @@ embeddings, position embeddings are learned ones set to zero, and an omitted par
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +25,9 @@ from vanilla_transformer.configuration_vanilla_transformer import (
     VanillaTransformerEncoderConfig,
 )
 from vanilla_transformer.inside import midwinter
+from vanilla_transformer.inside.explanations import arrangement
+from vanilla_transformer.inside.recorder import Step, record
+from vanilla_transformer.inside.rendering import Walk
 from vanilla_transformer.modeling_vanilla_transformer import (
     TransformerLayer,
     VanillaTransformerDecoderModel,
@@ -49,8 +52,12 @@ TODAY_W_O = [
     [.081, -.768, .116, -.883], [-.214, .584, .388, .62], [.906, -.117, -.752, -.705], [-.467, -.903, -.705, -.469],
 ]
 TODAY_HEAD_2 = [[-.097, .082, -.477, .266], [-.084, .102, -.521, .239], [-.07, .033, -.559, .337]]
-TODAY_HEAD_1 = {
+TODAY_HEAD_1 = {  # the vectors are one-hot, so queries, keys and values are the first rows of the matrices
+    "queries": TODAY_W_Q[:3],
+    "keys": TODAY_W_K[:3],
+    "values": TODAY_W_V[:3],
     "scores": [[-.524, .83, .486], [.023, -.34, -.116], [-.455, .626, .705]],
+    "scaled scores": [[-.262, .415, .243], [.011, -.17, -.058], [-.227, .313, .352]],
     "weights": [[.216, .426, .358], [.361, .302, .337], [.222, .381, .397]],
     "heads": [[-.042, -.517, -.229, -.058], [-.076, -.508, -.17, -.186], [-.02, -.498, -.223, -.043]],
 }
@@ -238,8 +245,8 @@ EXAMPLES = {
     ),
     "midwinter": WorkedExample(
         title="in the bleak midwinter: an encoder layer in seven steps",
-        note="X, W_Q and W_K are the source's own, drawn again from its seeds. W_V, W_1 and W_2 are "
-        "constructed so that all numbers agree with the source, which prints too little of them. "
+        note="X, W_Q, W_K and W_V are the source's own, drawn again from its seeds. W_1 and W_2 are "
+        "constructed so that all numbers agree with the source, which prints only their joint result. "
         "It uses no positions and no W_O.",
         sentences=["in the bleak midwinter".split()],
         build=midwinter_model,
@@ -265,6 +272,32 @@ EXAMPLES = {
         steps=MASK_STEPS,
     ),
 }
+
+
+def walk_example(example: WorkedExample, layer: int, head: int) -> Walk:
+    """Return the walk through a worked example, with the steps that it covers. Layer and head are indices from 0."""
+    model = example.model()
+    steps = record(model, example.inputs(), layer, head)
+    steps_shown = (*example.steps, *example.beyond)
+    wanted = {(part, name) for part, name in steps_shown if head == 0 or name not in example.first_head_only}
+    shown = [as_given(step) for step in steps if (step.part, step.name) in wanted]
+    beyond = frozenset((part, as_given_name(name)) for part, name in example.beyond)
+    printed = {(part, as_given_name(name)): values for (part, name), values in example.printed_of(head).items()}
+    heads = model.config.num_heads
+    note = f"{example.note} This is head {head + 1} of {heads}." if heads > 1 else example.note
+    if any(step.name == "layer norm" for step in shown):
+        note += f" {arrangement(model.config)}"
+    return Walk(example.title, note, shown, example.words(), [], printed, example.edges, beyond)
+
+
+def as_given(step: Step) -> Step:
+    """Rename the step "embeddings" of a worked example, because its vectors X are given and not learned."""
+    return replace(step, name=as_given_name(step.name), equation="X") if step.name == "embeddings" else step
+
+
+def as_given_name(name: str) -> str:
+    """Return the name to display for a step of a worked example."""
+    return "vectors" if name == "embeddings" else name
 
 
 def own_example(file: str) -> WorkedExample:
