@@ -81,24 +81,24 @@ def cut_into_heads() -> Figure:
     heads, width, length = 4, 2, 5
     model = heads * width
     by_head = [f"C{head}" for head in range(heads) for _ in range(width)]
-    figure, ax = plt.subplots(figsize=(9.6, 4.6))
-    blank(ax, 14.4, 6.4)
+    figure, ax = plt.subplots(figsize=(9.6, 5.4))
+    blank(ax, 14.6, 8.2)
     ax.plot([0], [0], alpha=0)
-    grid(ax, 0.2, 4.2, length, model, ["C5"] * model, f"$X$  ({length} × {model})")
-    ax.text(2.9, 3.45, "×", fontsize=14, ha="center", va="center")
-    grid(ax, 3.2, 4.65, model, model, by_head, f"$W^Q$  ({model} × {model})")
-    ax.text(5.95, 3.45, "=", fontsize=14, ha="center", va="center")
-    grid(ax, 6.3, 4.2, length, model, by_head, f"$Q$  ({length} × {model})")
+    center, half = 3.9, 0.75  # half the height of a matrix with `length` rows
+    grid(ax, 0.2, center + half, length, model, ["C5"] * model, f"$X$  ({length} × {model})")
+    ax.text(2.9, center, "×", fontsize=14, ha="center", va="center")
+    grid(ax, 3.2, center + 1.2, model, model, by_head, f"$W^Q$  ({model} × {model})")
+    ax.text(5.95, center, "=", fontsize=14, ha="center", va="center")
+    grid(ax, 6.3, center + half, length, model, by_head, f"$Q$  ({length} × {model})")
+    ax.text(7.5, center - 1.1, "cut into 4 heads", ha="center", va="center", fontsize=9)
     for head in range(heads):
-        y = 6.0 - 1.62 * head
-        arrow(ax, (8.75, 3.45), (9.35, y - 0.75), (9.6, y - 0.75), color=f"C{head}")
-        grid(ax, 9.7, y, length - 1, width, [f"C{head}"] * width, "")
-        arrow(ax, (10.4, y - 0.6), (11.6, y - 0.6), (11.9, 3.45), color=f"C{head}")
-        ax.text(11.0, y - 0.5, "attends", ha="center", va="bottom", fontsize=8)
-        ax.text(10.0, y + 0.06, f"head {head + 1}", ha="center", va="bottom", fontsize=8)
-    grid(ax, 11.95, 4.2, length, model, by_head, "concatenated")
-    ax.text(13.15, 2.35, "× $W^O$", ha="center", va="center", fontsize=10)
-    ax.text(7.5, 2.3, "cut into 4 heads", ha="center", va="center", fontsize=9)
+        top = 7.7 - 1.95 * head
+        arrow(ax, (8.75, center), (9.35, top - half), (9.6, top - half), color=f"C{head}")
+        grid(ax, 9.7, top, length, width, [f"C{head}"] * width, f"head {head + 1}")
+        arrow(ax, (10.4, top - half), (11.6, top - half), (12.0, center), color=f"C{head}")
+        ax.text(11.0, top - half + 0.1, "attends", ha="center", va="bottom", fontsize=8)
+    grid(ax, 12.05, center + half, length, model, by_head, "concatenated")
+    ax.text(13.25, center - 1.1, "× $W^O$", ha="center", va="center", fontsize=10)
     return figure
 
 
@@ -163,7 +163,7 @@ def beam_search() -> Figure:
     figure, ax = plt.subplots(figsize=(8.4, 4.0))
     blank(ax, 10.6, 5.0)
     nodes = {  # name -> (x, y, text, kept)
-        "s": (0.8, 2.5, "start", True),
+        "s": (1.1, 2.5, "start", True),
         "a": (3.6, 3.6, "a  0.5", True),
         "b": (3.6, 2.3, "b  0.4", True),
         "e": (3.6, 1.0, "end  0.1", False),
