@@ -113,12 +113,23 @@ def test_every_walk_says_where_its_model_normalises(capsys, tmp_path, norm, said
 def test_ask_gives_the_probabilities_of_words_where_the_model_may_write_one(capsys, translator):
     model, tokenizer = load_model(translator), AutoTokenizer.from_pretrained(translator)
     begun, found = ask(model, tokenizer, "three miles", ["millas", "tres"], target="tres millas")
-    ids = tokenizer(text_target="tres millas", return_tensors="pt")["input_ids"]
-    rows = model(**tokenizer("three miles", return_tensors="pt"), labels=ids).logits[0].softmax(dim=-1)
-    step = len(tokenizer(text_target=begun, add_special_tokens=False)["input_ids"])
-    for word, probability in found.items():
-        first = {tokenizer(text, add_special_tokens=False)["input_ids"][0] for text in (word, f" {word}")}
-        assert probability <= sum(rows[step, token] for token in first) + 1e-6
+    source = tokenizer("three miles", return_tensors="pt")
+    target = [1, *tokenizer(text_target="tres millas")["input_ids"]]
+
+    def probability(step: int, word: str) -> float:
+        """Return the probability of spelling the word token by token after `step` tokens, with or without a space."""
+        total = 0.0
+        for ids in {tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (word, f" {word}")}:
+            written, product = target[: step + 1], 1.0
+            for token in ids:
+                logits = model(**source, decoder_input_ids=torch.tensor([written])).logits
+                product *= logits[0, -1].softmax(dim=-1)[token].item()
+                written = [*written, token]
+            total += product
+        return total
+
+    step = next(i for i in range(len(target)) if tokenizer.decode(target[1 : i + 1]) == begun)
+    assert found == pytest.approx({word: probability(step, word) for word in ("millas", "tres")}, rel=1e-3)
     given = ["--model", translator, "--target", "tres millas", "--ask", "millas", "tres"]
     printed = shown(capsys, *given, "three miles")
     assert printed == shown(capsys, *given, "--text", "three miles")

@@ -63,6 +63,13 @@ def test_a_card_mentions_label_smoothing_in_the_config(make, name, said, tmp_pat
     assert (sentence in ModelCard.load(tmp_path / "README.md").text) == said
 
 
+@pytest.mark.parametrize(("norm", "said"), [("post", "Post-norm, as in the paper"), ("pre", "Pre-norm, unlike")])
+def test_a_card_says_where_the_model_normalises(norm, said, tmp_path):
+    model = encoder_decoder(norm_position=norm)
+    write_model_card(tmp_path, model, task("translation", tmp_path), TrainerState(), CardFacts("phrasebook", {}))
+    assert said in ModelCard.load(tmp_path / "README.md").text
+
+
 def test_python_code_in_a_card_is_valid_for_any_folder_name(tmp_path):
     folder = tmp_path / 'a "big" run \\ señal'
     folder.mkdir()

@@ -36,7 +36,6 @@ class WalkthroughArguments:
     Raises:
         ValueError: the sentence is empty or missing; two of sentence, example and numbers are given; a text is not
             UTF-8.
-        FileNotFoundError: no model is given, and the default model can be neither found nor downloaded.
     """
 
     example: str | None = field(
@@ -150,7 +149,11 @@ def walks_of_example(args: WalkthroughArguments) -> tuple[list[Walk], int]:
 
 
 def load(args: WalkthroughArguments) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, str]:
-    """Return the model that reads the sentence, its tokenizer and its name."""
+    """Return the model that reads the sentence, its tokenizer and its name.
+
+    Raises:
+        FileNotFoundError: no model is given, and the default model can be neither found nor downloaded.
+    """
     # Loading a model imports much more than a worked example needs.
     from vanilla_transformer.loading import load_model, load_tokenizer, shipped_model
 
