@@ -33,7 +33,8 @@ from vanilla_transformer.tasks import task_names
 ROOT = Path(__file__).parent.parent
 PAGES = {
     path.relative_to(ROOT).as_posix(): path
-    for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
+    for pattern in ("*.md", "docs/*.md", "docs/lessons/*.md")
+    for path in sorted(ROOT.glob(pattern))
 }
 
 
