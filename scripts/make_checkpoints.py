@@ -19,7 +19,7 @@ from vanilla_transformer.cli.parser import CommandParser
 
 
 # in order of training time, shortest first
-CHECKPOINTS = ("tagger", "language-id", "reader", "language-model", "masked-lm", "en-es")
+CHECKPOINTS = ("intents", "tagger", "reader", "language-model", "masked-lm", "language-id", "en-es")
 
 
 @dataclass

@@ -1,32 +1,19 @@
-"""Prepare the data of the shipped checkpoints as JSON Lines: Tatoeba sentences and CLDR phrases, shuffled by seed."""
+"""Prepare the data of the shipped checkpoints as JSON Lines, shuffled by seed."""
 
 import json
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
 
-from vanilla_transformer.data.arguments import SPLITS
-from vanilla_transformer.data.phrasebook import classification, phrasebook, split, unambiguous
-from vanilla_transformer.files import utf8_lines
+from shipping import commands
+from shipping.languages import language_id
+from shipping.rows import Row, Splits, tatoeba
+from vanilla_transformer.data.phrasebook import phrasebook
 
 
-TATOEBA = Path(__file__).parents[2] / "recipes" / "data"
 FULL_STOPS = (".", "।")
 LONGEST_BARE = 40  # maximum length, in characters, of sentences to copy without their full stop
-LANGUAGES = (
-    "ar cs da de el en es fa fi fr he hi hu id it ja ko mr nl pl pt ro ru sv tr uk vi zh".split()
-)  # classes of the language-id checkpoint, as CLDR language codes
-
-Row = dict[str, Any]
-Splits = dict[str, list[Row]]  # split -> rows; additional test splits are called test_NAME
-
-
-def tatoeba(other: str) -> Splits:
-    """Return the splits of the shipped sentence pairs: the columns are `en` and the language code in `other`."""
-    files = {name: TATOEBA / f"tatoeba_en_{other}" / f"{name}.jsonl.gz" for name in SPLITS}
-    return {name: [json.loads(line) for line in utf8_lines(str(file))] for name, file in files.items()}
 
 
 def without_full_stop(rows: Iterable[Row], number: int, seed: int) -> list[Row]:
@@ -67,24 +54,6 @@ def translator(source: str, target: str, phrases: int, bare: int, seed: int = 0)
     return sentences | {"train": train, "test_phrasebook": list(scored["test"])}
 
 
-def language_id(phrases: int, sentences: int, seed: int = 0) -> Splits:
-    """Return splits with `text` and `label` (one of `LANGUAGES`).
-
-    They contain phrases in all languages, and sentences in English, Spanish and Hindi.
-    """
-    rng = Random(seed)
-    held_out = phrases // 20
-    splits = split(unambiguous(classification(rng, LANGUAGES), phrases + 2 * held_out), held_out)
-    splits["test_sentences"] = []
-    for language, pairs in {"en": tatoeba("es"), "es": tatoeba("es"), "hi": tatoeba("hi")}.items():
-        different = {name: sorted({row[language] for row in rows}) for name, rows in pairs.items()}
-        chosen = rng.sample(different["train"], min(sentences, len(different["train"])))
-        splits["train"] += [{"text": text, "label": language} for text in chosen]
-        splits["test_sentences"] += [{"text": text, "label": language} for text in different["test"]]
-    rng.shuffle(splits["train"])
-    return splits
-
-
 def texts(*languages: str, seed: int = 0) -> Splits:
     """Return splits with `text`: the distinct sentences of the English-Spanish pairs in the given languages."""
     splits = {}
@@ -103,8 +72,9 @@ def phrases(task: str, size: int) -> Splits:
 # checkpoint -> function that prepares its data
 PREPARED: dict[str, Callable[[], Splits]] = {
     "en-es": partial(translator, "en", "es", phrases=36_000, bare=20_000),
-    "language-id": partial(language_id, phrases=40_000, sentences=2_000),
-    "tagger": partial(phrases, "tagging", size=10_000),
+    "language-id": partial(language_id, phrases=40_000, everyday=2_000),
+    "intents": partial(commands.intents, copies=2),
+    "tagger": partial(commands.tagger, phrases=10_000, copies=4, everyday=6_000),
     "reader": partial(phrases, "question_answering", size=10_000),
     "masked-lm": partial(texts, "en", "es"),
     "language-model": partial(texts, "en"),

@@ -93,7 +93,8 @@ def answers(tag: str, model: Any, tokenizer: PreTrainedTokenizerBase, inputs: li
         # Models are trained to predict the tag of a word at its first token.
         tagger = pipeline(tag, **parts, aggregation_strategy="first")
         for given in inputs:
-            yield ", ".join(f"{found['word'].strip()}: {found['entity_group']}" for found in tagger(given["text"]))
+            found = [f"{span['word'].strip()}: {span['entity_group']}" for span in tagger(given["text"])]
+            yield ", ".join(found) or "nothing"
     else:
         named = pipeline(tag, **parts)
         key = "token_str" if tag == "fill-mask" else "label"

@@ -36,6 +36,7 @@ CASES: list[tuple[str, str, str | None, dict[str, Any]]] = [
     ),
     ("en-es", "We should go", None, {"causal_off": True, "layers_off": [["decoder", 1]], "temperature": 2.0}),
     ("language-id", "Das Wetter ist schön. 你好", None, {"residuals_off": [["encoder", 0, "self-attention"]]}),
+    ("intents", "Play some jazz by Miles Davis", None, CHANGES),
     ("tagger", "The flight to Spain leaves on May 3, 2031 and costs €45.00.", None, CHANGES | {"temperature": 0.5}),
     ("masked-lm", "I want ___ go ___ home.", None, CHANGES),
     ("language-model", "What time is", None, {"causal_off": True}),

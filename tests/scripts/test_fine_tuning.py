@@ -14,7 +14,8 @@ from transformers import AutoTokenizer
 from transformers.utils import logging as library_logging
 
 from golden import GOLDEN, score
-from shipping.data import language_id
+from shipping import commands
+from shipping.rows import read
 from small_data import ONE_STACK, SMALL, train_and_validate_on, write_json_lines, write_rows
 from vanilla_transformer import (
     VanillaTransformerEncoderConfig,
@@ -23,7 +24,7 @@ from vanilla_transformer import (
 from vanilla_transformer.cli import train
 from vanilla_transformer.cli.options import make_model, model_options
 from vanilla_transformer.data.phrasebook import phrasebook
-from vanilla_transformer.loading import CHECKPOINTS
+from vanilla_transformer.loading import CHECKPOINTS, load_model
 from vanilla_transformer.tasks.masked_language_modeling import ReproducibleMasking
 
 
@@ -83,6 +84,7 @@ def test_every_head_can_use_a_pretrained_encoder_and_reports_new_weights(head, p
 # checkpoint -> (task, metric that fine-tuning must not make worse)
 SHIPPED = {
     "en-es": ("translation", "chrf"),
+    "intents": ("classification", "accuracy"),
     "language-id": ("classification", "accuracy"),
     "language-model": ("language_modeling", "loss"),
     "masked-lm": ("masked_language_modeling", "loss"),
@@ -94,11 +96,19 @@ SHIPPED = {
 def rows_for(name: str) -> dict[str, list[dict]]:
     """Return training and validation rows similar to the original data of a shipped checkpoint, with all classes."""
     if name == "tagger":
-        rows = list(phrasebook("tagging", size=1000)["train"])
-    elif name == "language-id":
-        rows = language_id(phrases=1000, sentences=10)["train"]
-    else:
-        rows = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+        rows = commands.tagger(phrases=1000, copies=0, everyday=100)["train"]
+        seen: set[str] = set()
+        for row in rows:
+            row["new"] = bool({*row["tags"]} - seen)
+            seen |= {*row["tags"]}
+        train = [{"tokens": row["tokens"], "tags": row["tags"]} for row in rows if row.pop("new")]
+        return {"validation": rows[-16:], "train": train}
+    if name in ("intents", "language-id"):
+        rows = read("snips" if name == "intents" else "languages")["validation"]
+        labels = load_model(CHECKPOINTS / name).config.label2id
+        rows = [row for label in labels for row in [each for each in rows if each["label"] == label][:4]]
+        return {"validation": rows[::4], "train": [row for i, row in enumerate(rows) if i % 4]}
+    rows = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))["rows"]
     return {"validation": rows[:16], "train": rows[16:]}
 
 

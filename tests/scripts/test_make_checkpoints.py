@@ -4,6 +4,7 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from safetensors import safe_open
 from transformers import AutoTokenizer, pipeline
 
 import make_checkpoints
-from shipping import data
+from shipping import commands, data
+from shipping.package import answers
 from small_data import write_json_lines
 from vanilla_transformer.cli.train import parse
 from vanilla_transformer.data.phrasebook import phrasebook
@@ -43,59 +45,100 @@ def language(text: str) -> str:
     return pipeline("text-classification", **loaded("language-id"))(text)[0]["label"]
 
 
+def tags(text: str) -> dict[str, str]:
+    tag = pipeline("token-classification", **loaded("tagger"), aggregation_strategy="first")
+    return {found["word"].strip(" ."): found["entity_group"] for found in tag(text)}
+
+
+def intent(text: str) -> str:
+    return pipeline("text-classification", **loaded("intents"))(text)[0]["label"]
+
+
+def found_in(context: str, question: str) -> str:
+    return QuestionAnsweringPipeline(**loaded("reader"))(question=question, context=context)["answer"]
+
+
+LETTER = "The tank holds 40 liters at 12°C. The letter in French was sent on June 5, 2019."
+WITHOUT_ENTITIES = (
+    "The man who lives next door is a teacher.",
+    "Barack Obama was born in a small house.",
+    "The bird flew over the house.",
+    "She opened the window and looked at the garden.",
+    "My brother lost his keys yesterday.",
+    "Why are you so tired?",
+    "Dogs like to chase cats.",
+    "He put the book on the table.",
+    "I think you are right.",
+    "The children are asleep.",
+)
+# checkpoint -> function that answers, and texts with all answers that are right
 ANSWERS = {
-    "en-es": [
-        (lambda: translation("en-es", "I like to travel."), "Me gusta viajar."),
-        (lambda: translation("en-es", "Wednesday, July 4, 2029"), "miércoles, 4 de julio de 2029"),
-    ],
-    "language-id": [
-        (lambda: language("Mittwoch, 4. Juli 2029"), "de"),
-        (lambda: language("12 кілометрів і 3 милі"), "uk"),
-        (lambda: language("Me gusta viajar."), "es"),
-    ],
-    "tagger": [
-        (
-            lambda: {
-                found["word"].strip(" ."): found["entity_group"]
-                for found in pipeline("token-classification", **loaded("tagger"), aggregation_strategy="first")(
-                    "The letter in French was sent on June 5, 2019."
-                )
-            },
-            {"French": "LANGUAGE", "June 5, 2019": "DATE"},
-        )
-    ],
-    "reader": [
-        (
-            lambda: QuestionAnsweringPipeline(**loaded("reader"))(
-                question="When was the letter sent?",
-                context="The tank holds 40 liters at 12°C. The letter in French was sent on June 5, 2019.",
-            )["answer"],
-            "June 5, 2019",
-        )
-    ],
-    "masked-lm": [
-        (
-            lambda: "to" in {
-                found["token_str"].strip()
-                for found in pipeline("fill-mask", **loaded("masked-lm"))("I want<mask> go home.")
-            },
-            True,
-        )
-    ],
-    "language-model": [
-        (
-            lambda: bool(
-                re.fullmatch(
-                    r"What time is .+\?",
-                    pipeline("text-generation", **loaded("language-model"))(
-                        "What time is", do_sample=False, max_new_tokens=20
-                    )[0]["generated_text"],
-                )
-            ),
-            True,
-        )
-    ],
-}  # fmt: skip
+    "en-es": (
+        lambda text: translation("en-es", text),
+        {
+            "I like to travel.": {"Me gusta viajar."},
+            "Wednesday, July 4, 2029": {"miércoles, 4 de julio de 2029"},
+        },
+    ),
+    "language-id": (
+        language,
+        {
+            "Das Wetter ist heute schön.": {"de"},
+            "Ich gehe heute ins Kino.": {"de"},
+            "Guten Morgen": {"de"},
+            "Bonjour, comment allez-vous ?": {"fr"},
+            "Je t'aime": {"fr"},
+            "Hello": {"en"},
+            "I like to travel.": {"en"},
+            "Me gusta viajar.": {"es"},
+            "Mittwoch, 4. Juli 2029": {"de"},
+            "12 кілометрів і 3 милі": {"uk"},
+        },
+    ),
+    "intents": (
+        intent,
+        {
+            "Play some jazz by Miles Davis": {"PlayMusic"},
+            "Will it rain in Paris tomorrow?": {"GetWeather"},
+            "Book a table for two at an Italian restaurant": {"BookRestaurant"},
+            "Add this song to my workout playlist": {"AddToPlaylist"},
+            "Give this novel five stars": {"RateBook"},
+        },
+    ),
+    "tagger": (
+        lambda text: " ".join(f"{word}={tag}" for word, tag in tags(text).items()),
+        {
+            "The letter in French was sent on June 5, 2019.": {"French=LANGUAGE June 5, 2019=DATE"},
+            "Book a table for two in Boston": {"two=PARTY_SIZE_NUMBER Boston=CITY"},
+            "What will the weather be like in Berlin tomorrow?": {"Berlin=CITY tomorrow?=TIME_RANGE"},
+        }
+        | {text: {""} for text in WITHOUT_ENTITIES},
+    ),
+    "reader": (
+        lambda question: found_in(LETTER, question),
+        {
+            "In which language is the letter?": {"French"},
+            "When was the letter sent?": {"June 5, 2019"},
+        },
+    ),
+    "masked-lm": (
+        lambda text: (
+            "to" in {found["token_str"].strip() for found in pipeline("fill-mask", **loaded("masked-lm"))(text)}
+        ),
+        {"I want<mask> go home.": {True}},
+    ),
+    "language-model": (
+        lambda text: bool(
+            re.fullmatch(
+                r"What time is .+\?",
+                pipeline("text-generation", **loaded("language-model"))(text, do_sample=False, max_new_tokens=20)[0][
+                    "generated_text"
+                ],
+            )
+        ),
+        {"What time is": {True}},
+    ),
+}
 
 
 def test_every_checkpoint_has_a_recipe_and_a_description():
@@ -119,10 +162,21 @@ def test_a_checkpoint_has_exactly_the_expected_files_and_loads_in_float32(name):
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_checkpoint_loads_and_predicts_correctly(name):
+def test_a_checkpoint_is_right_about_what_people_type_first(name):
     assert next(loaded(name)["model"].parameters()).dtype == torch.float32
-    for answer, right in ANSWERS[name]:
-        assert answer() == right
+    answer, expected = ANSWERS[name]
+    found = {text: answer(text) for text in expected}
+    assert {text: got for text, got in found.items() if got not in expected[text]} == {}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_card_shows_the_answers_that_the_model_gives(name):
+    card = ModelCard.load(ROOT / "checkpoints" / name / "README.md")
+    table = card.text.partition("## Examples\n")[2].partition("\n## ")[0].strip().splitlines()[2:]
+    shown = [line.removeprefix("| ").removesuffix(" |").split(" | ")[1] for line in table]
+    facts = card.data.to_dict()
+    assert shown == list(answers(facts["pipeline_tag"], **loaded(name), inputs=facts["widget"]))
+    assert facts["knows"]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -133,7 +187,7 @@ def test_a_card_states_scores_data_licence_and_the_recipe(name):
     facts = card.data.to_dict()
     assert {"language", "license", "library_name", "pipeline_tag", "widget", "model-index"} <= facts.keys()
     assert card.data.eval_results and "tests" not in facts
-    learned_from_tatoeba = name not in ("tagger", "reader")
+    learned_from_tatoeba = name not in ("intents", "reader")
     assert ("www.manythings.org/anki and tatoeba.org" in card.text) == learned_from_tatoeba
     assert (facts["license"] == "cc-by-2.0") == learned_from_tatoeba
     assert all(f"## {part}" in card.text for part in ("Use", "Examples", "Scores", "Training", "Licence"))
@@ -202,7 +256,7 @@ def test_a_checkpoint_is_trained_once_converted_to_16_bits_and_scored(workplace,
     with pytest.raises(ValueError, match="run was trained with d_ff=64, but its recipe has 128"):
         make()
     assert {path.name for path in folder.iterdir()} == FILES  # the folder is unchanged
-    with pytest.raises(ValueError, match="--names taggr: choose from tagger"):
+    with pytest.raises(ValueError, match="--names taggr: choose from intents, tagger"):
         make(["taggr"])
 
 
@@ -213,6 +267,22 @@ def test_training_and_test_data_share_no_text():
     assert not [row for row in held_out if trained & {text.casefold() for text in row.values()}]
     assert len(held_out) == 150 + 150 + 1000
     assert splits == data.translator("hi", "en", phrases=1000, bare=100)
+
+
+def test_commands_with_other_values_keep_their_tags():
+    rows = [
+        {
+            "tokens": ["Play", "some", f"song{i}", *["live"] * (i % 2)],
+            "tags": ["O", "B-SORT", "B-TRACK", *["I-TRACK"] * (i % 2)],
+        }
+        for i in range(150)
+    ]
+    split = [commands.slots(row) for row in rows]
+    assert [commands.tagged(command) for command in split] == rows
+    varied = list(commands.with_other_values(split, 2, Random(0)))
+    assert len(varied) == 2 * len(rows) and all(row in rows for row in varied)  # each value keeps its own tags
+    changed = sum(new != old for new, old in zip(varied, [row for row in rows for _ in range(2)], strict=True))
+    assert 0.5 < changed / len(varied) < 0.7
 
 
 def test_full_stops_are_removed_on_both_sides_of_a_pair():

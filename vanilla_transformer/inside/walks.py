@@ -25,7 +25,7 @@ def words_of(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]
 
 
 class Reading(NamedTuple):
-    """What one stack of a model reads: the model's inputs, and the words at its positions and at the encoder's."""
+    """The inputs of one stack of a model, and the words at its positions and at the encoder's."""
 
     inputs: dict[str, Tensor]
     words: list[list[str]]
