@@ -104,7 +104,9 @@ class Pupil:
         }
 
 
-def train_live(heads: int, positions: bool, warmup: bool, mask: bool, norm: str) -> Iterator[dict[str, Any]]:
+def train_live(
+    heads: int = 4, positions: bool = True, warmup: bool = True, mask: bool = True, norm: str = "post"
+) -> Iterator[dict[str, Any]]:
     """Train a tiny encoder-decoder for some seconds, and yield the data to draw every few steps."""
     if heads not in (1, 2, 4, 8) or norm not in ("post", "pre"):
         raise refusal("There are 1, 2, 4 or 8 heads, and the norm is post or pre.")
