@@ -613,16 +613,16 @@ class VanillaTransformerDecoderStack(CausalStack):
             raise ValueError(f"past_key_values is a {kind}; here it must be an EncoderDecoderCache.")
         self_cache = None if past_key_values is None else past_key_values.self_attention_cache
         x = self.token_embeddings(input_ids, inputs_embeds)
-        if (given := getattr(encoder_hidden_states, "shape", None)) is None or given[0] not in (1, len(x)):
+
+        # One source may serve a whole batch of targets; another number of them is a mistake.
+        given = getattr(encoder_hidden_states, "shape", None)
+        if given is None or (not is_tracing(x) and given[0] not in (1, len(x))):
             raise ValueError(f"encoder_hidden_states is {given}; it must be (batch={len(x)}, source_length, d_model).")
         position_ids, mask = self.positions_and_mask(x, attention_mask, position_ids, self_cache)
         shape = (x.shape[0], self.config.num_heads, x.shape[1], given[1])
         check_mask("encoder_attention_mask", encoder_attention_mask, shape)
         encoder_mask = masking_utils.create_bidirectional_mask(
-            config=self.config,
-            inputs_embeds=x,
-            attention_mask=encoder_attention_mask,
-            encoder_hidden_states=encoder_hidden_states,
+            self.config, x, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
         )
         memory = (encoder_hidden_states, encoder_mask)
         hidden_states = self.run_layers(x, position_ids, mask, *memory, past_key_values=past_key_values, **kwargs)

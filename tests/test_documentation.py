@@ -41,6 +41,7 @@ PAGES = {
 @pytest.mark.parametrize("page", PAGES)
 def test_python_blocks_run_and_print_what_their_comments_say(page, capsys):
     session = {}
+    torch.set_printoptions(profile="default")  # blocks of another page may have changed them
     for block in blocks(PAGES[page], "python"):
         if not block.mark.startswith(("no-test: ", "quoted: ")):
             exec(compile(block.code, block.place, "exec"), session)

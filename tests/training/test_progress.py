@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from small_data import ONE_STACK, SMALL, train_and_validate_on, write_json_lines, write_rows
-from vanilla_transformer.app import loading
+from vanilla_transformer.app.loading import DemoModel
 from vanilla_transformer.cli import progress, train
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.loading import load_model
@@ -89,7 +89,7 @@ def test_a_run_prints_progress_and_ends_with_scores_and_suggested_commands(
     table = (folder / "examples.md").read_text()
     assert "## The ten best" in table and len(re.findall(r"^\| .* \| -?[\d.e-]+ \|$", table, re.M)) >= 2
     assert BASELINES[task] in (folder / "README.md").read_text()
-    assert loading.load(str(folder)).name == "run"  # the demo can load the model
+    assert DemoModel(str(folder)).loaded  # the demo can load the model
 
 
 def test_scoring_during_training_does_not_change_the_weights(tmp_path, monkeypatch):
