@@ -59,7 +59,8 @@ function take(answer, request) {
   Object.assign(state, { own: answer, request, beside, changes, head: "mean", astray: false });
   view(beside?.above ? beside.data : answer);
   whole.hidden = false;
-  const letters = answer.source.filter((token) => !token.special);
+  const continued = answer.model.task === "generate" ? answer.written : 0; // `source` ends with the model's continuation
+  const letters = answer.source.slice(0, answer.source.length - continued).filter((token) => !token.special);
   const unknown = letters.filter((token) => token.bytes).length > letters.length / 3;
   hint.textContent = unknown ? "Many of these characters are not in the vocabulary of the model, so its answer is unreliable." : "";
   if (state.tour && state.tour !== "training") return visit(nearestStop(state.tour), false);
