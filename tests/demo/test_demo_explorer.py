@@ -671,12 +671,12 @@ def test_page_picture_data_and_weights_can_be_downloaded(browser, address, tmp_p
         expect(explorer.locator(".answer").first).to_have_text(answer)
         explorer.get_by_role("button", name="Activation, feed-forward, encoder: open").click()
         expect(explorer.locator("section.card")).to_contain_text("Negative numbers become 0")
-        expect(explorer.locator(".save")).to_contain_text("switching parts off")
+        expect(explorer.locator(".save")).to_contain_text("works offline. It includes a model")
 
 
 @pytest.mark.parametrize("second", ["other", "translator, changed"])
 def test_downloads_include_both_models_of_a_comparison(browser, models, tmp_path, second):
-    """The saved page contains both models, with the values of every step for the first model."""
+    """The saved page contains both models, which run in it."""
     other = save(tmp_path / "other", encoder_decoder, "seq2seq", texts=["The parcel from Kenya"] * 2)
 
     def seen(page) -> list[str]:
@@ -689,10 +689,10 @@ def test_downloads_include_both_models_of_a_comparison(browser, models, tmp_path
 
     with address_of(models[0], other) as address, visit(browser, address) as page:
         explorer = opened(page)
+        open_switches(explorer)
         if second == "other":
             explorer.get_by_role("button", name="Compare with other").click()
         else:
-            open_switches(explorer)
             explorer.get_by_label("Positions of the encoder").uncheck()
         explorer.locator(".beside").get_by_role("button", name="Show it above").click()
         before = seen(page)
@@ -704,9 +704,12 @@ def test_downloads_include_both_models_of_a_comparison(browser, models, tmp_path
         assert seen(page) == before
         if second != "other":
             expect(page.get_by_label("Positions of the encoder")).not_to_be_checked()
-            expect(page.get_by_label("Positions of the encoder")).to_be_disabled()
         page.get_by_role("button", name="Show it above").click()
         expect(page.locator(".stage h2")).to_have_text("The model: translator")
+        if second != "other":  # the page includes the model: its switches work
+            open_switches(page.locator(".explorer"))
+            page.get_by_label("Positions of the encoder").check()
+            expect(page.locator(".beside")).to_be_hidden()
     data = json.loads((tmp_path / "explorer.json").read_text(encoding="utf-8"))
     assert (data["name"], data["beside"]["data"]["name"]) == ("translator", second)
     assert data["source"] and data["beside"]["data"]["source"]
