@@ -186,6 +186,7 @@ function matrixCursor(column) {
     role: "button",
     focus: () => !state.cell && look(),
     blur: () => leaveColumn(),
+    click: () => pinAt(kind, query, key), // sent by screen readers
     keydown: (event) => {
       const by = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
       if (by) {
