@@ -37,7 +37,7 @@ def keeps_space(loaded: DemoModel) -> bool:
 @cache
 def steps_of(loaded: DemoModel) -> dict[str, list[dict[str, Any]]]:
     """Return the steps of each layer for the page, without their values."""
-    return layer_steps(loaded.model, loaded.tokenizer, loaded.examples[0])
+    return layer_steps(loaded.model)
 
 
 class Explorer:

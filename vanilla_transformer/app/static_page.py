@@ -11,7 +11,7 @@ from vanilla_transformer.inside.model_files import model_files
 
 def model_script(loaded: DemoModel) -> str:
     """Return JavaScript that gives the page a model."""
-    content = for_script(model_files(loaded.model, loaded.tokenizer, loaded.examples[0]))
+    content = for_script(model_files(loaded.model, loaded.tokenizer))
     return f"(globalThis.savedModels ??= {{}})[{for_script(loaded.name)}] = {content};\n"
 
 

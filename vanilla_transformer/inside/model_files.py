@@ -13,7 +13,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.inside.explanations import describe_step
 from vanilla_transformer.inside.markup import MOST_BYTES
-from vanilla_transformer.inside.predictions import predict
 from vanilla_transformer.inside.recorder import find_stacks, record, unwrapped
 
 
@@ -43,26 +42,25 @@ def compact_weights(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 @torch.inference_mode()
-def layer_steps(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, example: dict[str, str]) -> dict[str, Any]:
-    """Return the descriptions of the steps of each layer, such as "encoder 0".
-
-    Args:
-        example: a "text" and, for question answering, a "context".
-    """
-    prediction, _, _ = predict(model, tokenizer, example["text"], context=example.get("context"))
+def layer_steps(model: PreTrainedModel) -> dict[str, Any]:
+    """Return the descriptions of the steps of each layer, such as "encoder 0", which are the same for every text."""
+    ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = ids
     return {
-        f"{stack} {layer}": [describe_step(step) for step in record(model, prediction.inputs, layer, None, stack)]
+        f"{stack} {layer}": [describe_step(step) for step in record(model, inputs, layer, None, stack)]
         for stack, modules in find_stacks(model).items()
         for layer in range(len(modules.layers))
     }
 
 
-def model_files(model: PreTrainedModel, tokenizer: Any, example: dict[str, str]) -> dict[str, Any]:
+def model_files(model: PreTrainedModel, tokenizer: Any) -> dict[str, Any]:
     """Return what `readModel` of transformer.js needs, and the steps of each layer, as JSON-serialisable objects."""
     return {
         "config": model.config.to_dict() | {"architectures": [type(unwrapped(model)).__name__]},
         "generation": model.generation_config.to_dict() if model.can_generate() else {},
         "tokenizer": json.loads(tokenizer.backend_tokenizer.to_str()),
-        "steps": layer_steps(model, tokenizer, example),
+        "steps": layer_steps(model),
         "weights": b64encode(save(compact_weights(model))).decode(),
     }

@@ -75,7 +75,7 @@ def explore(
     target = target if target is None or isinstance(target, str) else list(target)
     request: Any = {"model": 0, "text": text, "context": context, "target": target}
     runs = not small and runs_in_page(model, tokenizer)
-    files = model_files(model, tokenizer, request) if runs else None
+    files = model_files(model, tokenizer) if runs else None
     data = explore_data(model, tokenizer, text, target, context, values=not runs and not small)
     data |= {"name": name, "request": request}
     if interventions:
