@@ -38,6 +38,7 @@ function leaveColumn() {
 /** Place the popover beside a lane of a column, inside the stage. */
 function popUp(column, lane, content, left = column.x + column.width + 10) {
   const { popover } = scene;
+  popover.cell = null;
   fill(popover, content);
   popover.hidden = false;
   const { offsetWidth: width, offsetHeight: height } = popover;
@@ -95,6 +96,7 @@ function showCell(kind, query, key) {
     column.x + column.width + 12,
   );
   scene.cursor.get(kind).move(query, key);
+  scene.popover.cell = [kind, query, key]; // drawn again when the values of its layer arrive
 }
 
 /** Draw a query and a key side by side, their products, and the steps from the sum to the weight. */

@@ -22,7 +22,8 @@ function layerSteps(stack, layer, data = state.data) {
     layerOf(stack, layer, data).then((found) => {
       (data.values ??= {})[name] = found;
       if (data === state.data) show("staging", "card", "tour");
-      if (data === state.data && state.cell) showCell(...state.cell);
+      const cell = state.cell ?? (scene && !scene.popover.hidden && scene.popover.cell);
+      if (data === state.data && cell) showCell(...cell);
     }).catch((error) => {
       requested.delete(name);
       if (data !== state.data) return;
