@@ -380,7 +380,7 @@ class VanillaTransformerEncoderConfig(TransformerConfig):
         "question-answering": ("QuestionAnsweringPipeline", "AutoModelForQuestionAnswering")
     }
     base_model_tp_plan: ClassVar[dict[str, str]] = STACK_TP_PLAN
-    handle_impossible_answer = False  # set by training on questions, some of which have no answer
+    handle_impossible_answer = False  # True if some training questions have no answer
 
     num_layers: int = 6
     pooling: Literal["mean", "first", "max"] = "mean"

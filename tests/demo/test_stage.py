@@ -1,4 +1,4 @@
-"""Test the stage of the explorer: its numbers equal those of PyTorch, and the film shows them in the model's order."""
+"""Test the stage of the explorer: its numbers equal PyTorch's, and the film follows the order of the model."""
 
 import re
 from functools import cache

@@ -59,7 +59,7 @@ def for_script(value: Any) -> str:
 
 
 def explorer_html(**options: Any) -> str:
-    """Return HTML that draws the explorer. `options` are those of the JavaScript function mountExplorer."""
+    """Return HTML that draws the explorer, with options for the JavaScript function mountExplorer."""
     script, style = component_files()
     place = f"explorer-{uuid4().hex}"
     mount = f'mountExplorer(document.getElementById("{place}"), {for_script({"style": style} | options)});'

@@ -99,7 +99,7 @@ def likeliest_words(probabilities: Tensor, tokenizer: PreTrainedTokenizerBase, c
 def summarize(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, target: str | None = None) -> str:
     """Return a summary of one screen: what the model reads, its sizes, and what each position attends to and predicts.
 
-    Attention is that of the last layer, to the source in a translator, averaged over the heads.
+    The attention weights come from the last layer (in a translator, its cross-attention), averaged over the heads.
     """
     stacks, config = find_stacks(model), model.config
     lines = [arrangement(config)]
