@@ -55,7 +55,7 @@ def pieces(rows: list[Row], rng: Random) -> list[Row]:
 
 
 def language_id(phrases: int, everyday: int, seed: int = 0) -> Splits:
-    """Return splits with `text` and `label`, an ISO 639-1 code. test_confusable is a part of test.
+    """Return splits with `text` and `label`, an ISO 639-1 code. test_confusable and test_others are the parts of test.
 
     Args:
         phrases: number of training phrases from the phrasebook, in all languages that it knows.
@@ -78,5 +78,7 @@ def language_id(phrases: int, everyday: int, seed: int = 0) -> Splits:
         chosen = [text for some in (texts, short) for text in rng.sample(some, min(everyday // 2, len(some)))]
         train += [{"text": text, "label": label} for text in chosen]
     rng.shuffle(train)
-    confusable = [row for row in splits["test"] if row["label"] in CONFUSABLE]
-    return splits | {"train": train, "test_confusable": confusable, "test_phrasebook": said["test"]}
+    parts: Splits = {"test_confusable": [], "test_others": []}
+    for row in splits["test"]:
+        parts["test_confusable" if row["label"] in CONFUSABLE else "test_others"].append(row)
+    return splits | parts | {"train": train, "test_phrasebook": said["test"]}
