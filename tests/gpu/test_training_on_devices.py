@@ -9,7 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from small_data import write_json_lines
 from tiny_training import tiny_trainer
+from vanilla_transformer.cli import train as train_command
+from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.fast import make_fast
 from vanilla_transformer.fast.transfer import AsyncScalars
 
@@ -97,3 +100,12 @@ def test_batches_are_in_pinned_memory_if_there_is_a_gpu(workers, device, tmp_pat
     trainer = tiny_trainer(tmp_path, use_cpu=device == "cpu", tokens_per_batch=64, dataloader_num_workers=workers)
     batch = next(iter(trainer.get_train_dataloader()))
     assert all(values.is_pinned() == (device == "cuda") for values in batch.values())
+
+
+@pytest.mark.gpu
+def test_a_plan_for_a_file_trains_on_the_gpu(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_json_lines(tmp_path / "pairs.jsonl", phrasebook("translation", size=1000)["train"].select(range(200)))
+    torch.cuda.reset_peak_memory_stats()
+    assert train_command.main(["pairs.jsonl", "--max_steps", "8"])["validation"]
+    assert torch.cuda.max_memory_allocated() > 0

@@ -12,7 +12,7 @@ from small_data import write_json_lines
 from vanilla_transformer.cli import train
 from vanilla_transformer.data.phrasebook import phrasebook
 from vanilla_transformer.training import plan as plans
-from vanilla_transformer.training.plan import Budget, Facts, make_plan, without_replaced
+from vanilla_transformer.training.plan import Budget, Facts, make_plan, sizes, without_replaced
 
 
 OPTIONS = ["--use_cpu", "true", "--disable_tqdm", "true", "--seed", "1"]
@@ -124,6 +124,34 @@ def test_planned_steps_and_vocabulary_grow_with_the_data():
         assert held_out[0] == 20 and max(held_out) <= 2100
     vocabularies = [make_plan("translation", facts)["vocab_size"] for facts in sizes]
     assert vocabularies == [1000, 1000, 5000, 8000]
+
+
+def test_the_size_of_a_translator_depends_on_the_data_and_on_the_speed():
+    news = Facts(rows=4_500_000, characters=110, alphabet=300, is_stream=True)
+    assert sizes("translation", PAIRS, on_cpu=False) == ["small", "short"]
+    assert sizes("translation", news, on_cpu=True) == ["medium", "small", "short"]
+    assert sizes("translation", news, on_cpu=False) == ["base", "medium", "small", "short"]
+    assert make_plan("translation", news, "base") == make_plan("translation", news, "base") | {
+        "preset": "base", "tokens_per_batch": 25_000, "max_steps": 99_000, "warmup_steps": 4000, "streaming": True,
+    }  # fmt: skip
+
+    def chosen(step: float, minutes: float) -> str:
+        budget = Budget(step, setup=60, row=0.1, rows=0, held_out={}, parameters=1, memory=1)
+        plans = ((size, make_plan("translation", news, size)) for size in sizes("translation", news, on_cpu=False))
+        return next(size for size, plan in plans if budget.suits(size, plan, 60 * minutes))
+
+    assert chosen(step=0.1, minutes=24 * 60) == "base"
+    assert chosen(step=0.1, minutes=10) == "medium"
+    assert chosen(step=5, minutes=24 * 60) == "medium"
+    assert chosen(step=1, minutes=15) == "small"
+    assert chosen(step=1, minutes=5) == "short"
+
+
+def test_the_processes_share_the_batch_of_a_plan():
+    batches = [
+        make_plan("classification", PAIRS, processes=count)["per_device_train_batch_size"] for count in (1, 2, 8, 64)
+    ]
+    assert batches == [32, 16, 4, 1]
 
 
 def test_the_tokenizer_kind_depends_on_alphabet_and_data_size():

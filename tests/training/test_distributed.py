@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from fresh_process import ROOT
-from small_data import ONE_STACK, SMALL, write_rows
+from small_data import ONE_STACK, SMALL, write_json_lines, write_rows
 from vanilla_transformer.cli import evaluate
+from vanilla_transformer.data.phrasebook import phrasebook
 
 
 SCRIPTS = ROOT / "scripts"
@@ -90,3 +92,28 @@ def test_two_processes_give_the_same_model_as_one_for_the_same_token_budget(tmp_
     assert len(one[0]) == 6 and two[0] == pytest.approx(one[0], rel=1e-4)
     for name, weight in one[1].items():  # Adam amplifies the rounding of gradients near zero
         torch.testing.assert_close(two[1][name], weight, atol=1e-3, rtol=0)
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_batch_of_a_plan(tmp_path):
+    rows = write_json_lines(
+        tmp_path / "rows.jsonl", phrasebook("classification", size=1000)["train"].select(range(200))
+    )
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(free_port())]
+    command = [
+        sys.executable,
+        *launcher,
+        str(SCRIPTS / "train.py"),
+        str(rows),
+        "--max_steps",
+        "8",
+        "--use_cpu",
+        "true",
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("saved as runs/rows/recipe.yaml") == 1, "one process speaks"
+    plan = yaml.safe_load((tmp_path / "runs/rows/recipe.yaml").read_text())
+    assert 2 * plan["per_device_train_batch_size"] == 32
+    assert evaluate.main(["--model", str(tmp_path / "runs/rows"), "--test_file", rows])["test"]["accuracy"] > 0

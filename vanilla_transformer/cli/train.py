@@ -57,7 +57,7 @@ from vanilla_transformer.tasks.task import Scores, Task
 from vanilla_transformer.training.averaging import load_average
 from vanilla_transformer.training.checkpoints import LOCK_FILE, checkpoints_to_average, last_checkpoint, run_lock
 from vanilla_transformer.training.plan import (
-    SHORTEST_RUN,
+    LONGEST_RUN,
     Budget,
     Facts,
     PlanArguments,
@@ -65,6 +65,7 @@ from vanilla_transformer.training.plan import (
     StepTimer,
     how_to_read,
     make_plan,
+    sizes,
     without_replaced,
 )
 from vanilla_transformer.training.trainer import RecipeTrainerMixin
@@ -231,7 +232,7 @@ def run_planned(name: str | None, files: list[str], given: list[str]) -> Scores:
         "columns": found.options, "drop_empty": True, **how_to_read(files, task_class.data.streams),
     }  # fmt: skip
     names = CommandParser(option_classes(task_class)).given_names(given) - NOT_PLANNED
-    draft = without_replaced(make_plan(found.task, Facts(SHORTEST_RUN, 1, 1)), names)
+    draft = without_replaced(make_plan(found.task, Facts(1000, 1, 1)), names)
     # this raises an error if the folder is not empty
     _, data, _, task = parse(task_class, [*as_arguments(recipe | draft), *given])
     file = Path(task.arguments.output_dir) / PLAN_FILE
@@ -272,20 +273,15 @@ def plan_for_machine(
         0
     ].minutes
 
-    def attempt(short: bool) -> tuple[Recipe, Budget]:
-        plan = without_replaced(make_plan(task_class.name, facts, short), names)
-        return plan, try_out(task_class, [*as_arguments(recipe | plan), *given])
-
-    plan, budget = attempt(short=False)
-    if minutes is not None:
-        left = 60 * minutes - seconds_since_start()
-        if task_class.name == "translation" and budget.steps_within(left) < min(
-            SHORTEST_RUN, plan.get("max_steps", 0)
-        ):
-            plan, budget = attempt(short=True)
-            left = 60 * minutes - seconds_since_start()
-        plan = budget.fit(plan, left)
-    plan = broadcast_from_main(lambda: plan)  # each process measures a different speed
+    state = PartialState()
+    for size in sizes(task_class.name, facts, on_cpu=state.device.type == "cpu"):
+        plan = without_replaced(make_plan(task_class.name, facts, size, state.num_processes), names)
+        budget = try_out(task_class, [*as_arguments(recipe | plan), *given])
+        left = 60 * (minutes or LONGEST_RUN) - seconds_since_start()
+        if broadcast_from_main(partial(budget.suits, size, plan, left)):
+            break
+    # each process measures a different speed
+    plan = broadcast_from_main(lambda: plan if minutes is None else budget.fit(plan, left))
     for line in budget.describe(plan, facts, seconds_since_start()):
         say(f"  {line}")
     return plan

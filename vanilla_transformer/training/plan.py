@@ -19,7 +19,10 @@ from vanilla_transformer.data.recognition import SAMPLE
 
 Recipe = dict[str, Any]
 
-SHORTEST_RUN = 500  # steps; in shorter runs, a small model with small batches learns more
+# size of a translator -> number of steps below which the next smaller size learns more in the same time
+FEWEST_OF_SIZE = {"base": 20_000, "medium": 3_000, "small": 500, "short": 0}
+SIZE_FOR_ROWS = {"base": 1_000_000, "medium": 200_000}  # size -> number of rows from which it is tried
+LONGEST_RUN = 24 * 60  # minutes, for a run without --minutes
 FEWEST_STEPS = 50
 PROBE_STEPS, PROBE_SECONDS = 8, 15.0  # maximum steps and seconds for measuring the speed
 SAFETY = 0.9  # fraction of the remaining time to use, because other programs may slow training down
@@ -125,23 +128,48 @@ def clamp(value: float, low: int, high: int) -> int:
     return round(min(max(value, low), high))
 
 
-def make_plan(task: str, facts: Facts, short: bool = False) -> Recipe:
+def sizes(task: str, facts: Facts, on_cpu: bool) -> list[str]:
+    """Return the model sizes that suit the data, the largest first. A CPU would take weeks for the base model."""
+    if task != "translation":
+        return ["small"]
+    larger = [size for size, rows in SIZE_FOR_ROWS.items() if facts.rows >= rows and not (on_cpu and size == "base")]
+    return [*larger, "small", "short"]
+
+
+def make_plan(task: str, facts: Facts, size: str = "small", processes: int = 1) -> Recipe:
     """Return the options for a task, including a number of steps that suits the data.
 
     Args:
-        short: whether the time only allows a small model and few steps.
+        size: one of `sizes`.
+        processes: number of processes that share a batch.
     """
     if task == "translation":
-        plan = plan_translation(facts, short)
+        plan = plan_base_translation(facts) if size == "base" else plan_translation(facts, size)
     elif task in ("language_modeling", "masked_language_modeling"):
         plan = plan_language_model(task, facts)
     else:
         plan = plan_encoder(task, facts)
+    if "per_device_train_batch_size" in plan:  # tokens_per_batch already counts the tokens of all processes
+        plan["per_device_train_batch_size"] = math.ceil(plan["per_device_train_batch_size"] / processes)
     return without_replaced(plan, {"streaming"}) | OF_STREAM if facts.is_stream else plan
 
 
-def plan_translation(facts: Facts, short: bool) -> Recipe:
-    """Return the options of recipes/multi30k_en_de.yaml or, for a short run, of recipes/quickstart.yaml.
+def plan_base_translation(facts: Facts) -> Recipe:
+    """Return the options of recipes/paper_base_wmt14_en_de.yaml, with 20 epochs as the paper's 100,000 steps."""
+    steps = clamp(20 * facts.rows * facts.characters / 4 / 25_000, FEWEST_OF_SIZE["base"], 100_000)
+    return {
+        "preset": "base", "vocab_size": clamp(facts.rows / 100, 16_000, 37_000), "tokenizer_kind": "byte_bpe",
+        "validation_fraction": held_out(facts.rows), "tokens_per_batch": 25_000, "max_steps": steps,
+        "warmup_steps": 4000, "save_steps": 1500, "save_total_limit": 5, "average_checkpoints": 5, "num_beams": 4,
+        "length_penalty": 0.6, "logging_steps": 50,
+    }  # fmt: skip
+
+
+def plan_translation(facts: Facts, size: str) -> Recipe:
+    """Return the options of a recipe, by size.
+
+    "small" is recipes/multi30k_en_de.yaml, "medium" has the model of recipes/checkpoints/en-es.yaml, and "short" is
+    recipes/quickstart.yaml.
 
     Raises:
         ValueError: the texts are too long to be translated as one row each.
@@ -153,7 +181,7 @@ def plan_translation(facts: Facts, short: bool) -> Recipe:
         )
     tokens = facts.rows * facts.characters / 4  # a token has about four characters
     steps = clamp(4.1 * math.sqrt(tokens), 400, 6000)
-    vocab_size = clamp(facts.rows / 4, 1000, 2000 if short else 8000)
+    vocab_size = clamp(facts.rows / 4, 1000, 2000 if size == "short" else 8000)
     common = {
         "tokenizer_kind": subwords(facts, vocab_size),
         "validation_fraction": held_out(facts.rows),
@@ -168,15 +196,17 @@ def plan_translation(facts: Facts, short: bool) -> Recipe:
         "save_total_limit": 2,
         "logging_steps": 50,
     }
-    if short:
-        size = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 128, "d_ff": 512, "num_heads": 4}
+    if size == "short":
         return {
-            **size, "dropout": 0.0, "vocab_size": vocab_size, **common,
-            "tokens_per_batch": 800, "muon_momentum": 0.8, "learning_rate": 5e-3,
+            "encoder_layers": 2, "decoder_layers": 2, "d_model": 128, "d_ff": 512, "num_heads": 4, "dropout": 0.0,
+            "vocab_size": vocab_size, **common, "tokens_per_batch": 800, "muon_momentum": 0.8, "learning_rate": 5e-3,
         }  # fmt: skip
     small = facts.rows < 5000
+    model: Recipe = {"preset": "tiny"}
+    if size == "medium":
+        model = {"encoder_layers": 4, "decoder_layers": 3, "d_model": 192, "d_ff": 768, "num_heads": 6}
     return {
-        "preset": "tiny", "norm_position": "pre", "dropout": 0.2, "dropout_start": 0.05,
+        **model, "norm_position": "pre", "dropout": 0.2, "dropout_start": 0.05,
         "vocab_size": vocab_size, **common,
         "tokens_per_batch": 2048 if small else 4096, "concat_pairs": 0.5,
         "weight_decay": 0.2, "embedding_decay": 0.2, "learning_rate": 1.2e-2, "length_penalty": 1.0,
@@ -307,6 +337,10 @@ class Budget:
     def steps_within(self, seconds: float) -> int:
         """Return the number of training steps that fit into `seconds`, leaving time for scoring."""
         return int(max(0.0, SAFETY * seconds - self.setup) * (1 - SHARE_OF_SCORING) / self.step)
+
+    def suits(self, size: str, plan: Recipe, seconds: float) -> bool:
+        """Return whether a model of this size learns more in `seconds` than one of the next smaller size."""
+        return self.steps_within(seconds) >= min(FEWEST_OF_SIZE[size], plan.get("max_steps", math.inf))
 
     def fit(self, plan: Recipe, seconds: float) -> Recipe:
         """Return the plan, with no more steps and scored rows than the time allows.
