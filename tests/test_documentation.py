@@ -14,6 +14,7 @@ import shlex
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 import torch
@@ -26,11 +27,13 @@ from vanilla_transformer.__main__ import COMMANDS, known_options
 from vanilla_transformer.cli.help import check_names, is_option
 from vanilla_transformer.cli.push import REPO_FILES, select_files
 from vanilla_transformer.cli.recipes import choose_task, data_files, is_recipe
+from vanilla_transformer.files import shipped_models
 from vanilla_transformer.modeling_vanilla_transformer import sinusoids
 from vanilla_transformer.tasks import task_names
 
 
 ROOT = Path(__file__).parent.parent
+EXPLORER = ROOT / "vanilla_transformer" / "inside" / "explorer"
 PAGES = {
     path.relative_to(ROOT).as_posix(): path
     for pattern in ("*.md", "docs/*.md", "docs/lessons/*.md")
@@ -145,6 +148,15 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+def opens_a_state(anchor: str) -> bool:
+    """Whether the explorer's page, as part of the site, knows the tour's stop and the model in an address."""
+    stops = re.findall(r'^  "?([a-z-]+)"?: \{$', (EXPLORER / "tour.js").read_text(encoding="utf-8"), re.M)
+    kind, _, value = anchor.partition("=")
+    state = json.loads(unquote(value)) if kind == "explore" else {"tour": value.removesuffix("&present")}
+    known = {"model": [Path(folder).name for folder in shipped_models()], "tour": stops}
+    return all(state[name] in known[name] for name in known.keys() & state.keys())
+
+
 def links(page: Path) -> list[str]:
     """Return the targets of the links and images on a page."""
     text = page.read_text(encoding="utf-8")
@@ -158,7 +170,10 @@ def test_links_and_images_exist(page):
             name, _, anchor = target.partition("#")
             path = PAGES[page].parent / name if name else PAGES[page]
             assert path.exists(), f"{page}: no {target}"
-            assert not anchor or anchor in headings(path), f"{page}: no heading for {target}"
+            if re.match(r"(?:explore|tour)=", anchor):
+                assert path.name == "explorer.md" and opens_a_state(anchor), f"{page}: no state for {target}"
+            else:
+                assert not anchor or anchor in headings(path), f"{page}: no heading for {target}"
 
 
 def test_files_mentioned_in_pages_are_uploaded_to_the_hub():

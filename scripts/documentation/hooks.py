@@ -40,6 +40,7 @@ OUTSIDE = {
 LINK = re.compile(r'(?P<before>\]\(|(?:src|srcset|href)=")(?P<target>[^)"\s#:]+)(?P<anchor>#[^)"\s]*)?(?=[)"])')
 EQUATION = re.compile(r"\\\((?P<inline>.+?)\\\)|\\\[(?P<block>.+?)\\\]", re.DOTALL)
 EXPLORER = "live"  # folder of the explorer's page in the site
+STATE = re.compile(r"\bexplorer\.html(?=#(?:tour|explore)=)")  # in links to the explorer, before the state to open
 FOLDED = '<details markdown="1"><summary>The check</summary>\n\n{code}\n\n</details>'
 MATH_FONT = "STIXTwoMath-Regular.ttf"  # many systems lack a font with large brackets and roots
 
@@ -179,6 +180,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     if page.file.src_uri == "explorer.md":
         link = f'<p><a href="{EXPLORER}/index.html">Open the explorer</a>: the shipped models run in your browser.</p>'
         html = html.replace("</h1>", f"</h1>\n{link}", 1)
+    html = STATE.sub(f"{EXPLORER}/index.html", html)
     html = re.sub("<table>.*?</table>", label_cells, EQUATION.sub(mathml, html), flags=re.DOTALL)
     return fill_outputs(html, notebook_of(page)) if notebook_of(page).exists() else html
 

@@ -11,7 +11,7 @@ from threading import Thread
 
 import pytest
 
-from browsing import NEEDS_CHROMIUM, browser, expect
+from browsing import NEEDS_CHROMIUM, WAIT, browser, expect
 from fresh_process import ROOT
 
 
@@ -172,6 +172,15 @@ def test_the_explorer_of_a_notebook_works_offline(name, page):
     expect(explorer).to_have_count(1)
     assert explorer.bounding_box()["height"] > 400
     expect(explorer.locator("button").first).to_be_visible()
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize("link", [pytest.param("Cross-attention", marks=NEEDS_CHROMIUM)])
+def test_a_link_for_the_projector_opens_the_explorer_in_presentation_mode(link, page):
+    page.goto("teaching.html")
+    page.get_by_role("link", name=link, exact=True).click()
+    expect(page.get_by_role("heading", name=link)).to_be_visible(timeout=WAIT)
+    expect(page.get_by_role("button", name="Present")).to_have_attribute("aria-pressed", "true")
 
 
 @pytest.mark.parametrize(("word", "found"), [

@@ -46,6 +46,11 @@ class Walk:
     beyond: frozenset[tuple[str, str]] = frozenset()
     likeliest: list[tuple[str, list[tuple[str, float]]]] = field(default_factory=list)
 
+    @property
+    def max_columns(self) -> int:
+        """The maximum number of displayed columns; with `edges`, those of the publication."""
+        return 2 * self.edges + 1 if self.edges else MAX_COLUMNS
+
     def difference(self, step: Step) -> float | None:
         """Return the largest absolute difference from the published values; None if there are none."""
         if (step.part, step.name) not in self.printed:
@@ -110,7 +115,7 @@ class Grid(NamedTuple):
     cells: list[list[Cell]]
 
 
-def learned_tables(step: Step, precision: int, max_columns: int = MAX_COLUMNS) -> list[Grid]:
+def learned_tables(step: Step, precision: int, max_columns: int) -> list[Grid]:
     """Return the learned matrices of a step as grids; a bias becomes a matrix with one row."""
     result = []
     for name, values in step.matrices.items():
@@ -123,7 +128,7 @@ def learned_tables(step: Step, precision: int, max_columns: int = MAX_COLUMNS) -
     return result
 
 
-def tables(walk: Walk, step: Step, precision: int, max_columns: int = MAX_COLUMNS) -> list[Grid]:
+def tables(walk: Walk, step: Step, precision: int, max_columns: int) -> list[Grid]:
     """Return a step's result for each sentence as a grid, with a caption if its learned matrices are shown too."""
     caption = step.equation.partition(" = ")[0] if step.matrices else ""
     result = []
@@ -158,9 +163,9 @@ def print_walk(walk: Walk, precision: int, console: Console | None = None) -> No
     console = Console() if console is None else console
     column = precision + 5  # a number with its sign and padding
     if walk.edges:  # show all published columns even in a narrow terminal
-        console.width = max(console.width, 16 + (2 * walk.edges + 1) * column)
+        console.width = max(console.width, 16 + walk.max_columns * column)
     fitting = (console.width - 16) // column
-    max_columns = min(MAX_COLUMNS, max(4, fitting))
+    max_columns = min(walk.max_columns, max(4, fitting))
     console.rule(f"[bold]{escape_markup(walk.title)}")
     console.print(walk.note, style="dim")
     for part, steps in groupby(walk.steps, key=lambda step: step.part):
@@ -210,7 +215,9 @@ STYLE += """
 .walk h2 { border-bottom: 1px solid var(--line); margin: 2rem 0 .5rem; }
 .walk section { margin: 1.2rem 0; break-inside: avoid; }
 .walk .name { font-weight: 600; margin-right: 1rem; }
-.walk .equation { font-size: 1.15em; margin-right: 1rem; }
+.walk .equation { display: inline-block; font-size: 1.15em; margin-right: 1rem; padding-bottom: .3em; }
+.walk .hide { float: right; color: var(--soft); font-size: .85em; }
+.walk section:has(.hide :checked) .result td { background: none !important; color: transparent; }
 .walk .said { margin: .2rem 0; }
 .walk .about, .walk .note { color: var(--soft); font-size: .85em; }
 .walk .about a { color: inherit; }
@@ -222,18 +229,24 @@ STYLE += """
 .walk td { padding: .15rem .5rem; text-align: right; border: 1px solid var(--line); print-color-adjust: exact; }
 @media print {
   .walk { color-scheme: light; max-width: none; padding: 0; font-size: 9pt; }
+  .walk h1 { margin-top: 0; }
+  .walk h2 { break-after: avoid; margin-top: 1rem; }
+  .walk section { margin: .7rem 0; }
   .walk .matrix { overflow: visible; }
-  .walk h2 { break-after: avoid; }
+  .walk table { font-size: 7.5pt; }
+  .walk td, .walk th { padding: .05rem .2rem; }
+  .walk section:has(.hide :checked) .result td { padding: .5rem 1.2rem; }
+  .walk .hide { display: none; }
 }
 @page { margin: 12mm; }
 """
 
 
-def matrix_html(grid: Grid) -> str:
+def matrix_html(grid: Grid, classes: str = "matrix") -> str:
     """Return a matrix as a horizontally scrollable HTML table, with each cell shaded by its strength."""
     header = "".join(f"<th>{escape(label)}</th>" for label in grid.columns)
     corner = mathml(grid.caption) if grid.caption else ""
-    lines = [f'<div class="matrix"><table><tr><th>{corner}</th>{header}</tr>']
+    lines = [f'<div class="{classes}"><table><tr><th>{corner}</th>{header}</tr>']
     for label, row in zip(grid.rows, grid.cells, strict=True):
         cells = "".join(f'<td style="background:{background(cell.strength)}">{cell.text}</td>' for cell in row)
         lines.append(f"<tr><th>{escape(label)}</th>{cells}</tr>")
@@ -247,15 +260,21 @@ def background(strength: float) -> str:
 
 
 def step_html(walk: Walk, step: Step, precision: int) -> str:
-    """Return a step as an HTML section: name, equation, explanation, shape, line of code and matrices."""
-    matrices = "\n".join(map(matrix_html, (*learned_tables(step, precision), *tables(walk, step, precision))))
+    """Return a step as an HTML section: name, equation, explanation, shape, line of code and matrices.
+
+    A checkbox hides the result, so that the printed page is an exercise.
+    """
+    matrices = [matrix_html(grid) for grid in learned_tables(step, precision, walk.max_columns)]
+    matrices += [matrix_html(grid, "matrix result") for grid in tables(walk, step, precision, walk.max_columns)]
     card = describe_step(step)
     code = f'<a href="{card["link"]}">{step.source}</a> <code>{escape(card["code"])}</code>' if step.source else ""
     return (
-        f'<section><span class="name">{escape(step.name)}</span><span class="equation">{card["mathml"]}</span>'
+        '<section><label class="hide"><input type="checkbox"> hide the result</label>'
+        f'<span class="name">{escape(step.name)}</span><span class="equation">{card["mathml"]}</span>'
         f'<p class="said">{escape(card["sentence"])}</p>'
         f'<span class="about">{described_shape(step)} · {code}</span> '
-        f'<span class="agrees">{agreement(walk, step)}</span>\n<div class="matrices">{matrices}</div></section>'
+        f'<span class="agrees">{agreement(walk, step)}</span>\n'
+        f'<div class="matrices">{"".join(matrices)}</div></section>'
     )
 
 
