@@ -51,8 +51,8 @@ def test_page_says_what_the_model_knows_if_its_card_does(browser, tmp_path):
         expect(page.locator(".knows")).to_have_count(0)
 
 
-@pytest.mark.parametrize("policy", ["", "worker-src 'none'"])
-def test_saved_page_runs_the_model_without_a_network_and_without_workers(browser, tmp_path, policy):
+@pytest.mark.parametrize("policy", ["", "worker-src 'none'", "script-src 'unsafe-inline'"])
+def test_saved_page_runs_the_model_without_a_network_workers_or_webassembly(browser, tmp_path, policy):
     model, tokenizer = with_tokenizer(decoder_only, "causal")
     page = explore(model, tokenizer, "one two").page()
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">' if policy else ""

@@ -16,7 +16,7 @@ MOST_BYTES = 20_000_000  # size of the weights of the largest model that runs in
 
 # Files of `explorer`, concatenated in this order into the bodies of two JavaScript functions. The function scope keeps
 # their names out of the surrounding page, and a saved page can embed the functions' sources.
-MODEL_SCRIPTS = ("transformer", "answers", "effects", "layers")
+MODEL_SCRIPTS = ("linear", "transformer", "saved_model", "answers", "effects", "layers")
 SCRIPTS = (
     *("elements", "server", "models", "state", "player", "steps", "layout", "stage", "strips", "cells", "overrides"),
     *("card", "output", "sampling", "heads", "lens"),

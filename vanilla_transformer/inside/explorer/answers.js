@@ -30,11 +30,11 @@ function modelHost() {
   let latest = {}; // the last forward pass of which layers were requested
   function predicted({ model, text, target = null, context = null }, changes = {}) {
     const key = JSON.stringify([model, text, target, context, changes]);
-    if (!recent.has(key)) {
-      recent.set(key, predictInPage(models.get(model), text, target, context, changes));
-      if (recent.size > RECENT) recent.delete(recent.keys().next().value);
-    }
-    return [models.get(model), recent.get(key)];
+    const prediction = recent.get(key) ?? predictInPage(models.get(model), text, target, context, changes);
+    recent.delete(key); // the map keeps the order in which predictions were last asked for
+    recent.set(key, prediction);
+    if (recent.size > RECENT) recent.delete(recent.keys().next().value);
+    return [models.get(model), prediction];
   }
   return {
     add(number, files) {
@@ -44,7 +44,8 @@ function modelHost() {
     changed({ changes, ...request }) {
       const [model, usual] = predicted(request);
       const [, prediction] = predicted(request, changes);
-      const run = model.forward(usual.source, usual.read, changes);
+      const isSame = ["source", "read"].every((name) => String(usual[name]) === String(prediction[name]));
+      const run = isSame ? prediction.run : model.forward(usual.source, usual.read, changes);
       const queries = new Map(changes.weights.map((weight) => [weight.slice(0, 4).join(), weight.slice(0, 4)]));
       const rows = [...queries.values()].flatMap(([kind, layer, head, query]) => {
         const weights = run.attention[kind][layer][head][query];
@@ -256,6 +257,12 @@ function optionText({ tokenizer, config }, { task, source }, id) {
 
 const probability = (prediction, score) => rounded(prediction.regression ? score : Math.exp(score), 5);
 
+function countAbove(numbers, limit) {
+  let count = 0;
+  for (let i = 0; i < numbers.length; i++) if (numbers[i] > limit) count++;
+  return count;
+}
+
 const topOptions = (model, prediction, scores, count) =>
   largest(scores, count)
     .filter((id) => scores[id] > -Infinity)
@@ -269,8 +276,8 @@ function steps(model, prediction, scores) {
     ...position,
     text: optionText(model, prediction, position.chosen),
     p: probability(prediction, scores[i][position.chosen]),
-    rank: scores[i].filter((score) => score > scores[i][position.chosen]).length + 1,
-    options: scores[i].filter((score) => score > -Infinity).length,
+    rank: countAbove(scores[i], scores[i][position.chosen]) + 1,
+    options: countAbove(scores[i], -Infinity),
     top: topOptions(model, prediction, scores[i], OPTIONS),
     ...(task === "translate" || task === "generate"
       ? { so_far: model.tokenizer.decode([...prefix, ...chosen.slice(0, i + 1)]).replace(/\ufffd+$/, "") }
@@ -371,9 +378,10 @@ function answerData(model, prediction) {
     answer: answerText(model, prediction),
     hypotheses: prediction.hypotheses,
     ...attentionData(model, prediction),
-    lens: run.hidden[model.last].map((rows) => {
-      const logits = model.output(model.finalNorm(model.last, rows), run.changes);
-      const scores = scoresOf(model, prediction, { logits });
+    lens: run.hidden[model.last].map((rows, layer) => {
+      const isLast = layer === layers[model.last];
+      const logits = () => model.output(model.finalNorm(model.last, rows), run.changes);
+      const scores = isLast ? prediction.scores : scoresOf(model, prediction, { logits: logits() });
       return prediction.positions.map(({ chosen }, i) => ({
         top: topOptions(model, prediction, scores[i], LENS_OPTIONS),
         p: probability(prediction, scores[i][chosen]),

@@ -51,14 +51,17 @@ async function breakIt() {
     try {
       const { changed, same: steps, rows } = await host.changed(wish);
       named(changed, wish, `${state.own.name}, changed`);
+      breaking = number !== broke; // whether a request with newer changes follows
       if (isChanged() && request === state.request) putBeside({ title: "Changed", data: changed, same: steps, rows });
     } catch (error) {
-      if (number === broke) complain(error); // otherwise, a request with newer changes follows
+      breaking = number !== broke;
+      if (breaking) continue;
+      complain(error);
+      show("staging");
     }
   }
   breaking = false;
   parts.beside.classList.remove("waits");
-  show("staging");
   remember();
 }
 

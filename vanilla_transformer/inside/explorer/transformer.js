@@ -1,42 +1,42 @@
-// The vanilla Transformer in plain JavaScript: loads a saved model (config.json, model.safetensors, tokenizer.json),
-// runs it, and generates text by greedy or beam search. Its parts match those of modeling_vanilla_transformer.py.
+// The vanilla Transformer in plain JavaScript: runs a saved model, and generates text by greedy or beam search. Its
+// parts match those of modeling_vanilla_transformer.py.
 //
 //   const model = readModel(await fetchModel("checkpoints/en-es/"));
 //   const ids = model.tokenizer.encode("I like to travel.");
 //   model.tokenizer.decode(model.search(ids)[0].ids); // "Me gusta viajar."
 //
 // A sequence is an array of rows: one Float32Array of length d_model per token. There are no batches and no padding.
-// Rows are immutable, so the caches of several beams can share them.
+// The matrix products are in linear.js, the tokenizer and the reading of files in saved_model.js.
 
 // Parts ---------------------------------------------------------------------------------------------------------------
 
-/** Compute x W^T + b for each row of x; `weight` stores W in row-major order. */
-function linear(x, { weight, bias }) {
-  const width = x[0].length;
-  const out = x.map(() => new Float32Array(weight.length / width));
-  for (let o = 0, at = 0; at < weight.length; o++, at += width)
-    x.forEach((row, t) => {
-      let sum = bias ? bias[o] : 0;
-      let other = 0; // two independent accumulators are faster than one
-      let i = 0;
-      for (; i + 1 < width; i += 2) {
-        sum += row[i] * weight[at + i];
-        other += row[i + 1] * weight[at + i + 1];
-      }
-      out[t][o] = sum + other + (i < width ? row[i] * weight[at + i] : 0);
-    });
-  return out;
+const relu = (x) => x.map((row) => row.map((value) => (value > 0 ? value : 0)));
+
+// The next functions are loops, because calling a function for each number is slow.
+
+function add(x, y) {
+  return x.map((row, t) => {
+    const [sum, other] = [row.slice(), y[t]];
+    for (let i = 0; i < sum.length; i++) sum[i] += other[i];
+    return sum;
+  });
 }
 
-const add = (x, y) => x.map((row, t) => row.map((value, i) => value + y[t][i]));
-const relu = (x) => x.map((row) => row.map((value) => Math.max(value, 0)));
-const highest = (numbers) => numbers.reduce((a, b) => Math.max(a, b), -Infinity);
+/** Return the highest number. */
+function highest(numbers) {
+  let most = -Infinity;
+  for (let i = 0; i < numbers.length; i++) if (numbers[i] > most) most = numbers[i];
+  return most;
+}
 
 function layerNorm(x, { weight, bias }, epsilon) {
   return x.map((row) => {
-    const mean = row.reduce((sum, value) => sum + value, 0) / row.length;
-    const variance = row.reduce((sum, value) => sum + (value - mean) ** 2, 0) / row.length;
-    return row.map((value, i) => ((value - mean) / Math.sqrt(variance + epsilon)) * weight[i] + bias[i]);
+    let [sum, squares] = [0, 0];
+    for (const value of row) sum += value;
+    const mean = sum / row.length;
+    for (const value of row) squares += (value - mean) ** 2;
+    const deviation = Math.sqrt(squares / row.length + epsilon);
+    return row.map((value, i) => ((value - mean) / deviation) * weight[i] + bias[i]);
   });
 }
 
@@ -49,8 +49,12 @@ function softmax(scores) {
 
 function logSoftmax(logits) {
   const most = highest(logits);
-  const sum = logits.reduce((total, logit) => total + Math.exp(logit - most), 0);
-  return Float64Array.from(logits, (logit) => logit - most - Math.log(sum));
+  let sum = 0;
+  for (const logit of logits) sum += Math.exp(logit - most);
+  const scores = Float64Array.from(logits);
+  const shift = most + Math.log(sum);
+  for (let i = 0; i < scores.length; i++) scores[i] -= shift;
+  return scores;
 }
 
 /** Positional encoding, section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)); PE(pos, 2i+1) is the cosine. */
@@ -71,13 +75,15 @@ function pool(rows, pooling) {
 /** Return the indices of the `count` largest numbers, largest first. */
 function largest(numbers, count) {
   const best = [];
-  numbers.forEach((number, i) => {
-    if (best.length === count && number <= numbers[best.at(-1)]) return;
+  let least = -Infinity; // the smallest number among the best ones, when there are enough
+  for (let i = 0; i < numbers.length; i++) {
+    if (best.length === count && numbers[i] <= least) continue;
     let place = best.length;
-    while (place && numbers[best[place - 1]] < number) place--;
+    while (place && numbers[best[place - 1]] < numbers[i]) place--;
     best.splice(place, 0, i);
     if (best.length > count) best.pop();
-  });
+    least = numbers[best.at(-1)];
+  }
   return best;
 }
 
@@ -143,18 +149,19 @@ class Transformer {
    */
   attention(name, kind, layer, x, source, run, cache) {
     const { num_heads: heads, d_k, d_v } = this.config;
-    const { changes, past } = run; // `past`: number of positions before x
+    const { changes, places, sees } = run;
     const queries = linear(x, this.at(`${name}.q_proj`));
     if (kind !== "cross" || !cache.keys.length) {
       cache.keys = cache.keys.concat(linear(source, this.at(`${name}.k_proj`)));
       cache.values = cache.values.concat(linear(source, this.at(`${name}.v_proj`)));
     }
-    const { keys, values } = cache;
     const scale = changes.scaling_off ? 1 : Math.sqrt(d_k);
     const weights = Array.from({ length: heads }, () => []);
     const joined = queries.map((query, t) => {
+      const seen = (rows) => (sees && kind === "decoder" ? sees[t].map((i) => rows[i]) : rows);
+      const [keys, values] = [seen(cache.keys), seen(cache.values)];
       // whether the causal mask lets the query attend to the key
-      const isSeen = (key) => kind !== "decoder" || changes.causal_off || key <= past + t;
+      const isSeen = (key) => kind !== "decoder" || changes.causal_off || key <= places[t];
       const out = new Float32Array(heads * d_v);
       for (let head = 0; head < heads; head++) {
         const scores = keys.map((key, s) => {
@@ -162,7 +169,7 @@ class Transformer {
           for (let i = head * d_k; i < (head + 1) * d_k; i++) score += query[i] * key[i];
           return isSeen(s) ? score / scale : -Infinity;
         });
-        const row = setWeights(softmax(scores), isSeen, changes.weights, [kind, layer, head, past + t]);
+        const row = setWeights(softmax(scores), isSeen, changes.weights, [kind, layer, head, places[t]]);
         weights[head].push(row);
         if (isListed(changes.heads_off, kind, layer, head)) continue;
         values.forEach((value, s) => {
@@ -172,7 +179,7 @@ class Transformer {
       return out;
     });
     const output = linear(joined, this.at(`${name}.o_proj`));
-    run.seen[name] = { input: x, source, queries, keys, values, weights, joined, output };
+    run.seen[name] = { input: x, source, queries, ...cache, weights, joined, output };
     (run.attention[kind] ??= [])[layer] = weights;
     return output;
   }
@@ -212,17 +219,22 @@ class Transformer {
     return isListed(run.changes.layers_off, stack, layer) ? x : out;
   }
 
-  /** A stack: embedding * sqrt(d_model) + position (sections 3.4, 3.5), the layers, and the final norm of pre-norm. */
-  stack(stack, ids, run, cache = this.emptyCache(stack), memory = null) {
+  /**
+   * A stack: embedding * sqrt(d_model) + position (sections 3.4, 3.5), the layers, and the final norm of pre-norm.
+   * In beam search, `places` are the positions of the tokens, and `sees` the rows of the cache that each attends to.
+   */
+  stack(stack, ids, run, cache = this.emptyCache(stack), memory = null, { places = null, sees = null } = {}) {
     const { d_model: width, scale_embedding: isScaled, position_offset: offset } = this.config;
     const prefix = this.stacks[stack];
     const row = (table, i, factor = 1) => table.slice(i * width, (i + 1) * width).map((value) => value * factor);
     const learned = this.weights[`${prefix}.embed_positions.weight`];
     const position = (i) => (learned ? row(learned, i) : sinusoids(i, width));
-    run.past = cache[0].self.keys.length;
+    const past = cache[0].self.keys.length;
+    run.sees = sees;
+    run.places = places ?? ids.map((_, t) => past + t);
     const tokens = ids.map((id, t) => row(this.embedding(stack), id, run.scales?.[t]));
     const positions = ids.map((_, t) =>
-      run.changes.positions_off.includes(stack) ? new Float32Array(width) : position(run.past + t + offset),
+      run.changes.positions_off.includes(stack) ? new Float32Array(width) : position(run.places[t] + offset),
     );
     run.seen[`${prefix}.embed_tokens`] = { tokens, positions };
     const scale = isScaled ? Math.fround(Math.sqrt(width)) : 1;
@@ -305,18 +317,24 @@ class Transformer {
     const run = this.newRun(changes);
     const isWhole = run.changes.causal_off;
     const memory = this.stack("encoder", source, run);
-    let open = [{ ids: [], sum: 0, cache: this.emptyCache("decoder") }];
+    const cache = this.emptyCache("decoder");
+    let open = [{ ids: [], sum: 0, path: [] }]; // `path`: the rows of the cache that belong to the hypothesis
     let finished = [];
     for (let length = 1; length <= most; length++) {
-      const caches = open.map(({ cache }) => cache.map(({ self, cross }) => ({ self: { ...self }, cross })));
-      const states = open.map(({ ids }, i) =>
-        isWhole
-          ? this.stack("decoder", [start, ...ids], run, undefined, memory).at(-1)
-          : this.stack("decoder", [ids.at(-1) ?? start], run, caches[i], memory)[0],
-      );
-      const candidates = this.output(states, run.changes).flatMap((logits, i) => {
+      // The hypotheses are read at once, as one sequence of tokens that attend only to those of their own hypothesis.
+      const past = cache[0].self.keys.length;
+      const rows = open.flatMap(({ ids, path }, i) => {
+        const places = isWhole ? [...ids.keys(), length - 1] : [length - 1];
+        const sees = isWhole ? places.map((place) => i * length + place) : [...path, past + i];
+        return places.map((place) => ({ id: ids[place - 1] ?? start, place, sees }));
+      });
+      const [ids, places, sees] = ["id", "place", "sees"].map((name) => rows.map((row) => row[name]));
+      const states = this.stack("decoder", ids, run, isWhole ? undefined : cache, memory, { places, sees });
+      const isLast = (_, row) => places[row] === length - 1;
+      const paths = sees.filter(isLast);
+      const candidates = this.output(states.filter(isLast), run.changes).flatMap((logits, i) => {
         const scores = logSoftmax(logits);
-        const next = (id) => ({ ids: [...open[i].ids, id], sum: open[i].sum + scores[id], cache: caches[i] });
+        const next = (id) => ({ ids: [...open[i].ids, id], sum: open[i].sum + scores[id], path: paths[i] });
         return largest(scores, 2 * beams).map(next);
       });
       const best = candidates.sort((a, b) => b.sum - a.sum).slice(0, 2 * beams);
@@ -330,115 +348,4 @@ class Transformer {
     }
     return finished;
   }
-}
-
-// The tokenizer -------------------------------------------------------------------------------------------------------
-
-/** A byte-level BPE tokenizer, read from tokenizer.json. */
-class Tokenizer {
-  constructor({ model, normalizer, pre_tokenizer: split, post_processor: post, decoder, added_tokens: added }) {
-    const parts = split?.pretokenizers ?? [];
-    const steps = normalizer?.normalizers ?? (normalizer ? [normalizer] : []);
-    const isKnown = steps.every(({ type }) => type === "Prepend");
-    if (model.type !== "BPE" || !isKnown || parts[0]?.type !== "Split" || parts[1]?.type !== "ByteLevel")
-      throw new Error(`This kind of tokenizer (${model.type}) is not supported in the page.`);
-    this.pattern = new RegExp(parts[0].pattern.Regex, "gu");
-    this.prefix = steps.map(({ prepend }) => prepend).join(""); // added before the first word of a text
-    this.strips = decoder?.decoders?.some(({ type }) => type === "Strip");
-    this.added = added;
-    this.special = new Set(added.filter((token) => token.special).map(({ id }) => id));
-    this.ids = new Map([...Object.entries(model.vocab), ...added.map(({ content, id }) => [content, id])]);
-    this.tokens = new Map([...this.ids].map(([token, id]) => [id, token]));
-    this.ranks = new Map(model.merges.map((pair, rank) => [[pair].flat().join(" "), rank]));
-    this.template = post.processors.find(({ type }) => type === "TemplateProcessing");
-    // As in GPT-2, non-printable bytes are represented by characters from U+0100 on.
-    let next = 256;
-    const letter = (byte) => ((byte > 32 && byte < 127) || (byte > 160 && byte !== 173) ? byte : next++);
-    this.letters = Array.from({ length: 256 }, (_, byte) => String.fromCharCode(letter(byte)));
-    this.bytes = new Map(this.letters.map((character, byte) => [character, byte]));
-  }
-
-  /** Encode one text, or a pair of texts, with special tokens. */
-  encode(text, second = null, isPlain = false) {
-    const texts = { A: text, B: second };
-    return this.template[second === null ? "single" : "pair"].flatMap(({ Sequence, SpecialToken }) =>
-      Sequence ? this.encodePlain(texts[Sequence.id], isPlain) : this.ids.get(SpecialToken.id),
-    );
-  }
-
-  /** Encode a text without adding special tokens; with `isPlain`, "</s>" in the text is treated as ordinary text. */
-  encodePlain(text, isPlain = false) {
-    const token = isPlain ? null : this.added.find(({ content }) => text.includes(content));
-    if (!token) return ((text && this.prefix + text).match(this.pattern) ?? []).flatMap((word) => this.merge(word));
-    const at = text.indexOf(token.content);
-    const before = text.slice(0, at);
-    const rest = this.encodePlain(text.slice(at + token.content.length));
-    return [...this.encodePlain(token.lstrip ? before.trimEnd() : before), token.id, ...rest];
-  }
-
-  /** Apply the BPE merges to a word in the order in which they were learned, and return the token ids. */
-  merge(word) {
-    const parts = Array.from(new TextEncoder().encode(word), (byte) => this.letters[byte]);
-    for (;;) {
-      const ranks = parts.slice(1).map((part, i) => this.ranks.get(`${parts[i]} ${part}`) ?? Infinity);
-      const first = Math.min(...ranks);
-      if (first === Infinity) return parts.map((part) => this.ids.get(part));
-      const i = ranks.indexOf(first);
-      parts.splice(i, 2, parts[i] + parts[i + 1]);
-    }
-  }
-
-  /** Decode ids, skipping special tokens. */
-  decode(ids) {
-    const letters = ids.filter((id) => !this.special.has(id)).map((id) => this.tokens.get(id));
-    const text = new TextDecoder().decode(Uint8Array.from(letters.join(""), (letter) => this.bytes.get(letter)));
-    return this.strips ? text.replace(/^ /, "") : text;
-  }
-}
-
-// Files ---------------------------------------------------------------------------------------------------------------
-
-/** Return the value of a float16, given its bits: 1 for the sign, 5 for the exponent, 10 for the fraction. */
-function fromHalf(bits) {
-  const exponent = (bits >> 10) & 31;
-  const fraction = bits & 1023;
-  const size = exponent ? (1 + fraction / 1024) * 2 ** (exponent - 15) : fraction * 2 ** -24;
-  return bits >> 15 ? -size : size;
-}
-
-/** Return the tensors of a .safetensors file by name, converted to float32. Supports float32, float16 and bfloat16. */
-function readSafetensors(buffer) {
-  const start = 8 + Number(new DataView(buffer).getBigUint64(0, true));
-  const { __metadata__, ...tensors } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, start - 8)));
-  const read = ([name, { dtype, data_offsets: offsets }]) => {
-    const bytes = buffer.slice(...offsets.map((offset) => start + offset));
-    if (dtype === "F32") return [name, new Float32Array(bytes)];
-    if (dtype === "F16") return [name, Float32Array.from(new Uint16Array(bytes), fromHalf)];
-    if (dtype !== "BF16") throw new Error(`${name} is stored as ${dtype}, which is not supported in the page.`);
-    // bfloat16 is the upper half of a float32
-    const doubled = Uint32Array.from(new Uint16Array(bytes), (half) => half << 16);
-    return [name, new Float32Array(doubled.buffer)];
-  };
-  return Object.fromEntries(Object.entries(tensors).map(read));
-}
-
-/** Fetch the files of the saved model in the folder at this URL. */
-async function fetchModel(folder) {
-  const names = ["config.json", "tokenizer.json", "model.safetensors", "generation_config.json"];
-  const [config, tokenizer, weights, generation] = await Promise.all(names.map((name) => fetch(folder + name)));
-  const missing = [config, tokenizer, weights, generation].find((answer) => !answer.ok);
-  if (missing) throw new Error(`The server answered ${missing.status} for ${missing.url}.`);
-  return {
-    config: await config.json(),
-    tokenizer: await tokenizer.json(),
-    weights: await weights.arrayBuffer(),
-    generation: await generation.json(),
-  };
-}
-
-/** Build a model from the content of its files. `weights` may also be in base64, as in a saved page. */
-function readModel({ config, tokenizer, weights, generation }) {
-  const decode = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0)).buffer;
-  const tensors = readSafetensors(typeof weights === "string" ? decode(weights) : weights);
-  return new Transformer(config, tensors, new Tokenizer(tokenizer), generation);
 }
