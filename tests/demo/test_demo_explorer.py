@@ -77,7 +77,7 @@ Element.prototype.attachShadow = function (options) {
   const look = () => {
     const caption = root.querySelector(".caption")?.textContent;
     if (caption && root.querySelector("[aria-label=Pause]") && caption !== captions.at(-1)) captions.push(caption);
-    if (caption?.startsWith("The encoder reads"))
+    if (caption?.startsWith("In the encoder"))
       spoiled += root.querySelectorAll(".next:not(.away), .bars li, .hypotheses li").length;
   };
   const all = { subtree: true, childList: true, characterData: true, attributes: true };
@@ -97,7 +97,7 @@ def test_the_first_screen_shows_an_animated_translation(browser, address, size):
         page.wait_for_function("captions.some((text) => text.startsWith('To write token 2'))")
         order = page.evaluate("captions.map((text) => text.split(',').slice(0, 2).join())")
         softmax = next(caption for caption in order if caption.startswith("The softmax"))
-        layers = [f"{who}, layer {i}" for who in ("The encoder reads", "To write token 1") for i in (1, 2)]
+        layers = [f"{who}, layer {i}" for who in ("In the encoder", "To write token 1") for i in (1, 2)]
         told = [caption.partition(" of 2")[0] for caption in order]
         assert [*layers, softmax] == told[told.index(layers[0]) :][:5]
         assert page.evaluate("spoiled") == 0, "no prediction is shown before the softmax"
@@ -118,7 +118,7 @@ def test_reduced_motion_disables_animation_and_keeps_manual_steps(browser, addre
         expect(explorer.get_by_label("Motion")).not_to_be_checked()
         expect(explorer.locator(".caption")).to_contain_text("The translation:")
         explorer.get_by_label("Step of the forward pass").fill("0")
-        expect(explorer.locator(".caption")).to_contain_text("The encoder reads, layer 1 of 2")
+        expect(explorer.locator(".caption")).to_contain_text("In the encoder, layer 1 of 2")
         explorer.get_by_role("button", name="One step forward").click()
         expect(explorer.locator(".caption")).to_contain_text("layer 2 of 2")
         expect(explorer.locator(".next.away").first).to_be_attached()
@@ -823,7 +823,7 @@ def test_unfinished_training_run_is_listed_without_revealing_its_path(browser, r
         found = client.predict(0, api_name="/training_run")
         assert set(found) == {"global_step", "max_steps", "epoch", "log_history"}
         assert found["log_history"][1] == {"step": 20, "epoch": 1.0, "loss": 2.25, "learning_rate": 0.0005}
-        with pytest.raises(Exception, match="There is no training run 1; 1 are offered"):
+        with pytest.raises(Exception, match="There is no training run 1, counted from 0"):
             client.predict(1, api_name="/training_run")
 
 

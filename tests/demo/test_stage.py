@@ -170,7 +170,7 @@ def test_the_film_shows_layer_after_layer_and_ends_on_a_telling_token(browser, p
         choose(explorer, "Speed", "2×")
         page.wait_for_function("film.told.length > 8")
         told = page.evaluate("film.told")
-        layers = [f"{who}, layer {i}" for who in ("The encoder reads", "To write token 1") for i in (1, 2)]
+        layers = [f"{who}, layer {i}" for who in ("In the encoder", "To write token 1") for i in (1, 2)]
         starts = [*layers, "The softmax", "To write token 2, layer 1", "To write token 2, layer 2", "The softmax"]
         for caption, start in zip(told, starts, strict=False):
             assert caption["text"].startswith(start)

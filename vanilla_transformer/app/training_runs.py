@@ -58,7 +58,7 @@ class Runs:
     def training_run(self, number: int) -> dict[str, Any]:
         """Return a training run's progress and logged values."""
         if number not in range(len(self.folders)):
-            raise refusal(f"There is no training run {number}; {len(self.folders)} are offered, counted from 0.")
+            raise refusal(f"There is no training run {number}, counted from 0: the demo has {len(self.folders)}.")
         try:
             return training_log(self.folders[number])
         except FileNotFoundError:

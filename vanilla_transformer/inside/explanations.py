@@ -26,7 +26,7 @@ SENTENCES = {
     "encoder output": "The encoder's output for the source, the same for every layer of the decoder.",
     "queries": "A query for each position: what it looks for.",
     "keys": "A key for each position: what it offers to queries.",
-    "values": "A value for each position: what it passes on where it is attended to.",
+    "values": "A value for each position: what it passes on to the positions that attend to it.",
     "scores": "The dot product of a query (row) and a key (column) measures how well they match.",
     "scaled scores": "Dividing by the square root of d_k keeps the scores of wide heads from growing too large.",
     "mask": "The mask marks the keys a query may attend to (■). It hides padding and, in a decoder, later positions.",

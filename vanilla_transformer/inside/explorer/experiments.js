@@ -102,7 +102,7 @@ const EXPERIMENTS = {
     question: (data) =>
       `Attention divides its scores by √d_k = ${Math.sqrt(data.model.d_k).toFixed(1)} before the softmax. A query ` +
       `spreads its attention over ${spread(data).toFixed(1)} tokens on average. And without the division?`,
-    choices: () => ["Over fewer tokens", "Over more tokens", "Over as many tokens"],
+    choices: () => ["Over fewer tokens", "Over more tokens", "Over the same number of tokens"],
     outcome([{ own, changed }]) {
       const [before, after] = [own, changed].map(spread);
       const told = `It spreads over ${after.toFixed(1)} instead of ${before.toFixed(1)} tokens.`;
@@ -118,7 +118,7 @@ const EXPERIMENTS = {
     changes: () => ({ temperature: TEMPERATURE }),
     question: () =>
       `The logits are divided by ${TEMPERATURE} before the softmax. What happens to the candidates?`,
-    choices: () => ["The candidates change places", "Their order stays, and they get closer", "Nothing changes"],
+    choices: () => ["The candidates change places", "They keep their order and get closer", "Nothing changes"],
     outcome([run]) {
       const i = mostChanged(run);
       const [before, after] = [run.own.steps[i].top, run.kept[i].top];

@@ -98,7 +98,7 @@ function caption() {
   const written = growing() ? steps[step] : null;
   const more = `layer ${layer + 1} of ${model.stacks[stack]}`;
   if (stack === "encoder")
-    return `The encoder reads, ${more}: every token attends to all tokens, and adds a weighted mean of their values.`;
+    return `In the encoder, ${more}, every token attends to all tokens and adds a weighted mean of their values.`;
   if (stack === "decoder") {
     const at = twoStacks() ? "the tokens written so far and to the text" : "the tokens before it";
     return `To write ${written.name}, ${more} attends to ${at}.`;

@@ -34,7 +34,7 @@ function serverHost() {
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let text = ""; ; ) {
         const { value, done } = await reader.read().catch(() => ({ done: true }));
-        if (done) throw again(silent.signal.aborted ? "The server has gone silent." : "The connection was lost.");
+        if (done) throw again(silent.signal.aborted ? "The server has stopped answering." : "The connection was lost.");
         clearTimeout(timer);
         timer = setTimeout(() => silent.abort(), SILENCE);
         const events = (text + value).split("\n\n");
