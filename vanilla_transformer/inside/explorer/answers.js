@@ -245,7 +245,7 @@ function shownToken(tokenizer, id) {
   if (tokenizer.special.has(id)) return { text: token, bytes: false };
   const text = tokenizer.decode([id]);
   if (!text.includes("\ufffd")) return { text, bytes: false };
-  const bytes = [...token].map((letter) => tokenizer.bytes.get(letter).toString(16).toUpperCase().padStart(2, "0"));
+  const bytes = tokenizer.bytesOf(id).map((byte) => byte.toString(16).toUpperCase().padStart(2, "0"));
   return { text: bytes.join(" "), bytes: true };
 }
 
@@ -286,9 +286,9 @@ function steps(model, prediction, scores) {
 }
 
 /** Return the end offset of each token of `source` in the text; -1 for special tokens. */
-function tokenEnds({ tokens, special, bytes, prefix }, text, source) {
+function tokenEnds(tokenizer, text, source) {
   // For each byte, the end offset of its character in the text. The tokenizer's prefix is not part of the text.
-  const before = Array(prefix.length).fill(0);
+  const before = Array(tokenizer.prefix.length).fill(0);
   let index = 0;
   for (const character of text) {
     index += character.length;
@@ -296,7 +296,7 @@ function tokenEnds({ tokens, special, bytes, prefix }, text, source) {
   }
   let count = 0;
   return source.map((id) =>
-    special.has(id) ? -1 : before[(count += [...tokens.get(id)].filter((c) => bytes.has(c)).length) - 1],
+    tokenizer.special.has(id) ? -1 : before[(count += tokenizer.bytesOf(id).length) - 1],
   );
 }
 

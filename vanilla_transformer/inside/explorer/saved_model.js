@@ -1,21 +1,25 @@
 // The files of a saved model: the tokenizer, and the weights.
 
-/** A byte-level BPE tokenizer, read from tokenizer.json. */
+/** A byte-level BPE or a unigram tokenizer, read from tokenizer.json. */
 class Tokenizer {
   constructor({ model, normalizer, pre_tokenizer: split, post_processor: post, decoder, added_tokens: added }) {
-    const parts = split?.pretokenizers ?? [];
+    const parts = split?.pretokenizers ?? [split];
     const steps = normalizer?.normalizers ?? (normalizer ? [normalizer] : []);
     const isKnown = steps.every(({ type }) => type === "Prepend");
-    if (model.type !== "BPE" || !isKnown || parts[0]?.type !== "Split" || parts[1]?.type !== "ByteLevel")
+    const kind = [model.type, ...parts.map((part) => part?.type)].join();
+    if (!isKnown || !["BPE,Split,ByteLevel", "Unigram,Split"].includes(kind))
       throw new Error(`This kind of tokenizer (${model.type}) is not supported in the page.`);
     this.pattern = new RegExp(parts[0].pattern.Regex, "gu");
     this.prefix = steps.map(({ prepend }) => prepend).join(""); // added before the first word of a text
     this.strips = decoder?.decoders?.some(({ type }) => type === "Strip");
     this.added = added;
     this.special = new Set(added.filter((token) => token.special).map(({ id }) => id));
-    this.ids = new Map([...Object.entries(model.vocab), ...added.map(({ content, id }) => [content, id])]);
+    this.scores = model.type === "Unigram" ? new Map(model.vocab) : null; // token -> log-probability
+    this.unknown = this.scores && Math.min(...this.scores.values()) - 10; // for a character, as in the library tokenizers
+    const vocabulary = this.scores ? model.vocab.map(([token], id) => [token, id]) : Object.entries(model.vocab);
+    this.ids = new Map([...vocabulary, ...added.map(({ content, id }) => [content, id])]);
     this.tokens = new Map([...this.ids].map(([token, id]) => [id, token]));
-    this.ranks = new Map(model.merges.map((pair, rank) => [[pair].flat().join(" "), rank]));
+    this.ranks = new Map((model.merges ?? []).map((pair, rank) => [[pair].flat().join(" "), rank]));
     this.template = post.processors.find(({ type }) => type === "TemplateProcessing");
     // As in GPT-2, non-printable bytes are represented by characters from U+0100 on.
     let next = 256;
@@ -35,7 +39,7 @@ class Tokenizer {
   /** Encode a text without adding special tokens; with `isPlain`, "</s>" in the text is treated as ordinary text. */
   encodePlain(text, isPlain = false) {
     const token = isPlain ? null : this.added.find(({ content }) => text.includes(content));
-    if (!token) return ((text && this.prefix + text).match(this.pattern) ?? []).flatMap((word) => this.merge(word));
+    if (!token) return ((text && this.prefix + text).match(this.pattern) ?? []).flatMap((word) => (this.scores ? this.likeliest(word) : this.merge(word)));
     const at = text.indexOf(token.content);
     const before = text.slice(0, at);
     const rest = this.encodePlain(text.slice(at + token.content.length));
@@ -54,10 +58,39 @@ class Tokenizer {
     }
   }
 
+  /** Return the ids of the most probable tokens of a word for a unigram model (Viterbi's algorithm). */
+  likeliest(word) {
+    const letters = [...word];
+    const best = [{ score: 0 }, ...letters.map(() => ({ score: -Infinity }))]; // by number of letters read
+    letters.forEach((letter, start) => {
+      for (let piece = "", end = start + 1; end <= letters.length; end++) {
+        piece += letters[end - 1];
+        const score = best[start].score + (this.scores.get(piece) ?? (end === start + 1 ? this.unknown : -Infinity));
+        if (score > best[end].score) best[end] = { score, start, piece };
+      }
+    });
+    const ids = [];
+    for (let end = letters.length; end > 0; end = best[end].start) {
+      const { piece } = best[end];
+      const hex = (byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`;
+      const tokens = this.scores.has(piece) ? [piece] : Array.from(new TextEncoder().encode(piece), hex);
+      ids.unshift(...tokens.map((token) => this.ids.get(token)));
+    }
+    return ids;
+  }
+
+  /** Return the bytes of a token. */
+  bytesOf(id) {
+    const token = this.tokens.get(id);
+    if (!this.scores) return Array.from(token, (letter) => this.bytes.get(letter)).filter((byte) => byte !== undefined);
+    const byte = /^<0x(..)>$/.exec(token);
+    return byte ? [parseInt(byte[1], 16)] : [...new TextEncoder().encode(token)];
+  }
+
   /** Decode ids, skipping special tokens. */
   decode(ids) {
-    const letters = ids.filter((id) => !this.special.has(id)).map((id) => this.tokens.get(id));
-    const text = new TextDecoder().decode(Uint8Array.from(letters.join(""), (letter) => this.bytes.get(letter)));
+    const bytes = ids.filter((id) => !this.special.has(id)).flatMap((id) => this.bytesOf(id));
+    const text = new TextDecoder().decode(Uint8Array.from(bytes));
     return this.strips ? text.replace(/^ /, "") : text;
   }
 }
