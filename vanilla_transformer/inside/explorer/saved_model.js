@@ -15,7 +15,7 @@ class Tokenizer {
     this.added = added;
     this.special = new Set(added.filter((token) => token.special).map(({ id }) => id));
     this.scores = model.type === "Unigram" ? new Map(model.vocab) : null; // token -> log-probability
-    this.unknown = this.scores && Math.min(...this.scores.values()) - 10; // for a character, as in the library tokenizers
+    this.unknown = this.scores && Math.min(...this.scores.values()) - 10; // the score of a character without a token
     const vocabulary = this.scores ? model.vocab.map(([token], id) => [token, id]) : Object.entries(model.vocab);
     this.ids = new Map([...vocabulary, ...added.map(({ content, id }) => [content, id])]);
     this.tokens = new Map([...this.ids].map(([token, id]) => [id, token]));
@@ -39,7 +39,8 @@ class Tokenizer {
   /** Encode a text without adding special tokens; with `isPlain`, "</s>" in the text is treated as ordinary text. */
   encodePlain(text, isPlain = false) {
     const token = isPlain ? null : this.added.find(({ content }) => text.includes(content));
-    if (!token) return ((text && this.prefix + text).match(this.pattern) ?? []).flatMap((word) => (this.scores ? this.likeliest(word) : this.merge(word)));
+    const split = (word) => (this.scores ? this.likeliest(word) : this.merge(word));
+    if (!token) return ((text && this.prefix + text).match(this.pattern) ?? []).flatMap(split);
     const at = text.indexOf(token.content);
     const before = text.slice(0, at);
     const rest = this.encodePlain(text.slice(at + token.content.length));
@@ -82,9 +83,10 @@ class Tokenizer {
   /** Return the bytes of a token. */
   bytesOf(id) {
     const token = this.tokens.get(id);
-    if (!this.scores) return Array.from(token, (letter) => this.bytes.get(letter)).filter((byte) => byte !== undefined);
-    const byte = /^<0x(..)>$/.exec(token);
-    return byte ? [parseInt(byte[1], 16)] : [...new TextEncoder().encode(token)];
+    const [, byte] = (this.scores && /^<0x(..)>$/.exec(token)) || [];
+    if (byte) return [parseInt(byte, 16)];
+    if (this.scores) return [...new TextEncoder().encode(token)];
+    return Array.from(token, (letter) => this.bytes.get(letter)).filter((byte) => byte !== undefined);
   }
 
   /** Decode ids, skipping special tokens. */
