@@ -163,7 +163,7 @@ CONTRASTS = """() => {
 }"""
 
 
-# The number of tab stops, texts with a contrast below 4.5:1, and HTML controls with a side below 24 pixels.
+# The number of tab stops, texts with a contrast below 4.5:1, and controls with a side below 24 pixels.
 BASICS = """async () => {
   const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
   const over = (color, below) => {
@@ -187,7 +187,9 @@ BASICS = """async () => {
   const reached = all("a[href], button, input, select, summary, [tabindex]").filter((it) => it.tabIndex >= 0);
   const stops = reached.filter((it) => !it.disabled && it.checkVisibility()).length;
   const sides = (it) => ["width", "height"].map((side) => (it.closest("label") ?? it).getBoundingClientRect()[side]);
-  const targets = all("button, input, select, summary").filter(isVisible);
+  // the mark in a matrix is moved by the keyboard only
+  const clickable = all("button, input, select, summary, a[href], [role=button], .area, .next");
+  const targets = clickable.filter((it) => isVisible(it) && getComputedStyle(it).pointerEvents !== "none");
   return [stops, faint, targets.filter((it) => Math.min(...sides(it)) < 23.5).map(nameOf)];
 }"""
 

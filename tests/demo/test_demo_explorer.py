@@ -367,7 +367,7 @@ def test_a_cell_shows_the_product_of_query_and_key(browser, address, models):
     with visit(browser, address) as page:
         explorer = opened(page)
         explorer.get_by_role("group", name="Head", exact=True).get_by_role("button", name="2").click()
-        explorer.get_by_role("group", name="Layer").get_by_role("button", name="1").click()
+        explorer.get_by_role("group", name="Decoder layer").get_by_role("button", name="1").click()
         cell_of(explorer, "Cross-attention").focus()
         for key in ("ArrowDown", "ArrowRight", "ArrowRight"):
             page.keyboard.press(key)
@@ -501,8 +501,16 @@ def test_back_restores_the_previous_state(browser, address):
 
 @pytest.mark.parametrize("damage", ["cut off", "cut in a letter", "edited", "another form", "nothing"])
 def test_damaged_link_shows_a_message_and_restores_its_valid_parts(browser, address, damage):
-    whole = {"model": "translator", "text": "Köln, July", "context": None, "target": None, "layer": 1, "head": 2}
-    edited = {"head": 9, "layer": 0.5, "kinds": 5, "step": "x", "changes": {"heads_off": 3}, "card": ["x"]}
+    whole = {"model": "translator", "text": "Köln, July", "context": None, "target": None, "head": 2}
+    whole["layers"] = {"decoder": 1}
+    edited = {
+        "head": 9,
+        "layers": {"decoder": 0.5},
+        "kinds": 5,
+        "step": "x",
+        "changes": {"heads_off": 3},
+        "card": ["x"],
+    }
     link = quote(json.dumps(whole | (edited if damage == "edited" else {}), separators=(",", ":"), ensure_ascii=False))
     link = {
         "cut off": link[: link.index("context") + 9],
@@ -609,10 +617,10 @@ def test_step_card_stays_closed_if_its_request_fails_and_opens_on_retry(browser,
     with visit(browser, server_address, complains=True) as page:
         explorer = opened(page)
         expect(explorer.locator(".ranking")).to_be_visible()
-        explorer.get_by_role("group", name="Layer").get_by_role("button", name="2").click()
+        explorer.get_by_role("group", name="Encoder layer").get_by_role("button", name="2").click()
         step = explorer.get_by_role("button", name="Activation, feed-forward, encoder: open")
         page.context.set_offline(True)
-        explorer.get_by_role("group", name="Layer").get_by_role("button", name="1").click()
+        explorer.get_by_role("group", name="Encoder layer").get_by_role("button", name="1").click()
         expect(explorer.get_by_role("alert")).to_have_text("The server cannot be reached. Please try again.")
         expect(explorer.locator("section.card")).to_be_hidden()
         page.context.set_offline(False)
@@ -639,7 +647,7 @@ def test_late_response_is_ignored_after_the_back_button(browser, server_address,
             if late == "explore_changed":
                 mask.uncheck()
             elif late == "explore_layer":
-                explorer.get_by_role("group", name="Layer").get_by_role("button", name="1").click()
+                explorer.get_by_role("group", name="Encoder layer").get_by_role("button", name="1").click()
                 explorer.get_by_role("button", name="Activation, feed-forward, encoder: open").press("Enter")
             else:
                 text.fill("July 4")

@@ -61,7 +61,9 @@ def number(text: str) -> float:
 
 
 def choose(explorer, group: str, name: str) -> None:
-    explorer.get_by_role("group", name=group, exact=True).get_by_role("button", name=name, exact=True).click()
+    """Press a button of each group whose name ends with `group`: "Layer" means the layers of both stacks."""
+    for each in explorer.get_by_role("group", name=re.compile(f"{group}$", re.IGNORECASE)).all():
+        each.get_by_role("button", name=name, exact=True).click()
 
 
 def open_step(explorer, name: str, part: str, stack: str):
@@ -221,9 +223,52 @@ def test_the_keyboard_reaches_every_part_of_the_stage_in_a_few_stops(browser, pa
         assert stops.count() < 16
 
 
-def test_the_stage_fits_a_phone(browser, pages):
-    with visit(browser, pages("pre-norm translator"), PHONE) as page:
+def test_a_phone_shows_both_stacks_at_once(browser, tmp_path):
+    model, tokenizer, text = made("pre-norm translator")
+    explore(model, tokenizer, text, target="uno dos tres").save(tmp_path / "page.html")
+    phone = {"width": 390, "height": 844}
+    with visit(browser, (tmp_path / "page.html").as_uri(), phone) as page:
         explorer = opened(page)
         scene = explorer.locator(".scene").bounding_box()
-        assert scene["x"] + scene["width"] <= PHONE["width"]
-        expect(explorer.get_by_text(re.compile("^Decoder, layer"))).to_have_count(2)  # drawn in two rows
+        assert scene["x"] + scene["width"] <= phone["width"]
+        assert scene["y"] + scene["height"] <= phone["height"]
+        expect(explorer.get_by_text(re.compile("^(Encoder|Decoder), layer"))).to_have_count(2)
+
+
+def test_a_finger_reaches_every_step_and_every_cell_on_a_phone(browser, pages):
+    with visit(browser, pages("pre-norm translator"), PHONE) as page:
+        explorer = opened(page)
+        explorer.locator(".area").first.click()
+        card, names = explorer.locator("section.card"), []
+        while card.get_by_role("button", name="Previous step").is_enabled():
+            card.get_by_role("button", name="Previous step").click()
+        while card.get_by_role("button", name="Next step").is_enabled():
+            names += card.locator("h2").all_inner_texts()
+            card.get_by_role("button", name="Next step").click()
+        assert {"Embeddings", "Queries", "Keys", "Values", "Weights", "Activation"} <= set(names)
+        card.get_by_role("button", name="Close").click()
+        explorer.get_by_role("button", name=re.compile("^Cross-attention: “")).click(force=True)
+        explorer.get_by_label("Query", exact=True).select_option(index=2)
+        explorer.get_by_label("Key", exact=True).select_option(index=1)
+        query, key = (explorer.get_by_label(name, exact=True) for name in ("Query", "Key"))
+        texts = [each.evaluate("it => it.selectedOptions[0].text") for each in (query, key)]
+        cursor = f"Cross-attention: “{texts[0]}” attends to “{texts[1]}”"
+        expect(explorer.get_by_role("button", name=re.compile(f"^{re.escape(cursor)}"))).to_have_count(1)
+
+
+def test_each_stack_shows_the_layer_chosen_for_it(browser, tmp_path):
+    model, tokenizer = with_tokenizer(
+        encoder_decoder, "seq2seq", texts=[TEXT, "uno dos tres"] * 3, encoder_layers=3, decoder_layers=2
+    )
+    explore(model, tokenizer, TEXT).save(tmp_path / "page.html")
+    with visit(browser, (tmp_path / "page.html").as_uri()) as page:
+        explorer = opened(page)
+        titles = explorer.get_by_text(re.compile("^(Encoder|Decoder), layer"))
+        expect(titles).to_have_text(["Encoder, layer 3 of 3", "Decoder, layer 2 of 2"])
+        choose(explorer, "Encoder layer", "1")
+        expect(titles).to_have_text(["Encoder, layer 1 of 3", "Decoder, layer 2 of 2"])
+        choose(explorer, "Decoder layer", "1")
+        choose(explorer, "Encoder layer", "3")
+        expect(titles).to_have_text(["Encoder, layer 3 of 3", "Decoder, layer 1 of 2"])
+        page.reload()
+        expect(titles).to_have_text(["Encoder, layer 3 of 3", "Decoder, layer 1 of 2"])

@@ -73,7 +73,8 @@ function take(answer, request) {
 function view(data) {
   Object.assign(state, { data, step: 0, hover: null, pinned: null, revealed: Infinity, progress: 1, card: null, cell: null });
   state.kinds = new Set(data.attention.map(({ kind }) => kind));
-  state.layer = state.head === "mean" ? (layersOf("cross") || mostLayers()) - 1 : Math.min(state.layer, mostLayers() - 1);
+  for (const [stack, count] of Object.entries(data.model.stacks))
+    showLayer(stack, state.head === "mean" ? count - 1 : Math.min(state.layers[stack] ?? 0, count - 1));
   if (state.head !== "mean" && state.head >= data.model.heads) state.head = "mean";
   state.phase = phases().length - 1;
   state.step = tellingStep();

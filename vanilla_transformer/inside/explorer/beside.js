@@ -97,7 +97,7 @@ function drawBeside() {
   const square = (each) => {
     if (!attention(kind, each)) return null;
     const canvas = make("canvas", { role: "img", "aria-label": what });
-    paint(canvas, weights(kind, state.layer, state.head, each), KINDS[kind].color);
+    paint(canvas, weights(kind, layerSeen(kind), state.head, each), KINDS[kind].color);
     return canvas;
   };
   const showAbove = (each, i) => () => {

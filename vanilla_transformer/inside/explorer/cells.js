@@ -1,13 +1,17 @@
 // What the pointer or the keyboard finds on the stage: a number of a strip, or a cell of an attention matrix with the
 // query and the key that it compares.
 
+/** Return how far the area that can be clicked reaches beyond a column on either side. */
+const marginOf = ({ type }) => (type === "matrix" ? 0 : compact ? 1.5 : 3);
+
 /** Return the lane and the index along the row at a point of a column. */
 function placeIn(column, event) {
   const box = event.currentTarget.getBoundingClientRect();
+  const margin = (box.width * marginOf(column)) / (column.width + 2 * marginOf(column));
   const along = (size, from, length) => Math.min(size - 1, Math.max(0, Math.floor((size * from) / length)));
   return {
     lane: along(column.in.n, event.clientY - box.top, box.height),
-    at: (size) => along(size, event.clientX - box.left, box.width),
+    at: (size) => along(size, event.clientX - box.left - margin, box.width - 2 * margin),
   };
 }
 
@@ -46,9 +50,9 @@ function popUp(column, lane, content, left = column.x + column.width + 10) {
     origin = scene.canvas.getBoundingClientRect();
   const right = left + origin.left - place.left,
     x = right + width < place.width ? right : Math.max(0, Math.min(place.width, column.x + origin.left - place.left) - width - 10);
-  const y = laneY(column.in, lane) + 0.8 * scene.lane;
+  const y = laneY(column.in, lane) + 0.8 * LANE;
   const isBelow = origin.top + y + height < innerHeight || y < height;
-  Object.assign(popover.style, { left: `${x}px`, top: `${isBelow ? y : y - height - 1.6 * scene.lane}px` });
+  Object.assign(popover.style, { left: `${x}px`, top: `${isBelow ? y : y - height - 1.6 * LANE}px` });
 }
 
 /** Return the head whose cell is explained: the chosen head, or the one that attends most to the key. */
@@ -82,7 +86,7 @@ function showCell(kind, query, key) {
       make(
         "header",
         {},
-        make("b", {}, `“${from}” attends to “${to}”`),
+        isPinned ? cellChoices(kind, query, key) : make("b", {}, `“${from}” attends to “${to}”`),
         isPinned && button(icon("close"), close, { class: "round small", "aria-label": "Close" }),
       ),
       note(
@@ -97,6 +101,26 @@ function showCell(kind, query, key) {
   );
   scene.cursor.get(kind).move(query, key);
   scene.popover.cell = [kind, query, key]; // drawn again when the values of its layer arrive
+}
+
+/** Return a choice of the query and one of the key, because the cells of a matrix may be too small for a finger. */
+function cellChoices(kind, query, key) {
+  const choose = (i, label, list, chosen, pin) => {
+    const change = ({ target }) => {
+      pin(Number(target.value));
+      scene.popover.querySelectorAll("select")[i].focus({ preventScroll: true });
+    };
+    const options = list.map(({ text }, n) => make("option", { value: n, selected: n === chosen }, visible(text)));
+    return make("select", { "aria-label": label, change }, options);
+  };
+  const keys = tokens(columns(kind).to).slice(0, keysOf(kind));
+  return make(
+    "div",
+    {},
+    choose(0, "Query", lanesOf(stackWith(kind)), query, (other) => pinAt(kind, other, key)),
+    " attends to ",
+    choose(1, "Key", keys, key, (other) => pinAt(kind, query, other)),
+  );
 }
 
 /** Draw a query and a key side by side, their products, and the steps from the sum to the weight. */
@@ -182,7 +206,7 @@ function matrixCursor(column) {
   const mark = make("rect", {
     class: "cursor",
     width: width / keys,
-    height: scene.lane,
+    height: LANE,
     rx: 3,
     tabindex: 0,
     role: "button",
@@ -207,7 +231,7 @@ function matrixCursor(column) {
   const move = (toQuery, toKey) => {
     [query, key] = [toQuery, toKey];
     mark.setAttribute("x", x + (key * width) / keys);
-    mark.setAttribute("y", laneY(column.in, query) - scene.lane / 2);
+    mark.setAttribute("y", laneY(column.in, query) - LANE / 2);
     const from = visible(lanesOf(column.stack)[query].text);
     const to = visible(tokens(columns(kind).to)[key].text);
     mark.setAttribute("aria-label", `${capital(KINDS[kind].name)}: “${from}” attends to “${to}”, ${share(rowSeen(kind, query)[key])}`);

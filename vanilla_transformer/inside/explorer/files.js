@@ -4,13 +4,13 @@ const addressOf = (kept) => `#explore=${encodeURIComponent(JSON.stringify(kept))
 
 /** Encode the state as a URL. */
 function link() {
-  const { tour, presenting, request, layer, head, kinds, step, changes, beside, card, cell, experiment } = state;
+  const { tour, presenting, request, layers, head, kinds, step, changes, beside, card, cell, experiment } = state;
   const named = { ...request, model: host.models[request.model].name };
   const mode = { ...(tour && { tour }), ...(presenting && { present: true }) };
   if (!parts.train.hidden) return addressOf({ ...(tour && named), ...mode, train: true });
   const kept = { ...named, ...mode, ...(experiment && { experiment }) };
   // A link opens on the original model, whose steps and heads may differ from the other model's.
-  if (state.data === state.own) Object.assign(kept, { layer, head, kinds: [...kinds], step, ...(card && { card }), ...(cell && { cell }) });
+  if (state.data === state.own) Object.assign(kept, { layers, head, kinds: [...kinds], step, ...(card && { card }), ...(cell && { cell }) });
   if (isChanged()) kept.changes = changes;
   else if (beside && !beside.same) kept.beside = beside.title;
   return addressOf(kept);
@@ -42,15 +42,17 @@ function fromLink() {
 
 /** Restore the state of a link, and return whether it fits the model; otherwise, keep the default view. */
 function look(linked) {
-  const { layer, head, step, kinds, changes, beside, card, cell, experiment = null, tour, present } = linked;
+  const { layers, head, step, kinds, changes, beside, card, cell, experiment = null, tour, present } = linked;
   const usual = { ...state };
   const other = host.models.findIndex((each) => each.name === beside && each.task === task());
   const fits = (number, end) => number === undefined || (Number.isInteger(number) && number >= 0 && number < end);
   try {
-    if (!fits(layer, mostLayers()) || !fits(step, state.data.steps.length)) throw new Error("no such layer or step");
+    const { stacks } = state.data.model;
+    const isThere = Object.entries(layers ?? {}).every(([stack, layer]) => fits(layer, stacks[stack] ?? 0));
+    if (!isThere || !fits(step, state.data.steps.length)) throw new Error("no such layer or step");
     if (head !== "mean" && !fits(head, state.data.model.heads)) throw new Error("no such head");
     Object.assign(state, {
-      layer: layer ?? state.layer,
+      layers: { ...state.layers, ...layers },
       head: head ?? state.head,
       step: step ?? state.step,
       kinds: new Set(kinds ?? state.kinds),
@@ -62,7 +64,7 @@ function look(linked) {
     placeTour();
     show(...Object.keys(DRAW));
     if (beside && other < 0) throw new Error(`${beside} is not loaded`);
-    if (card && !(card[0] in state.data.model.stacks && fits(card[1], state.data.model.stacks[card[0]])))
+    if (card && !(card[0] in stacks && fits(card[1], stacks[card[0]])))
       throw new Error(`no step ${card}`);
     if (cell && weights(cell[0], 0, 0)[cell[1]][cell[2]] === undefined) throw new Error(`no cell ${cell}`);
   } catch {
@@ -71,7 +73,7 @@ function look(linked) {
     remember();
     return false;
   }
-  if (tour && layer === undefined) {
+  if (tour && layers === undefined) {
     visit(state.tour, false);
     scrollToStop();
     return true;

@@ -120,7 +120,7 @@ function drawHeads() {
 function updateHeads() {
   for (const button of parts.heads.querySelectorAll(".head")) {
     const [kind, layer, head] = button.dataset.at.split(" ");
-    const isChosen = state.head === Number(head) && state.layer === Number(layer) && state.kinds.has(kind) && state.kinds.size === 1;
+    const isChosen = state.head === Number(head) && state.layers[stackWith(kind)] === Number(layer) && state.kinds.has(kind) && state.kinds.size === 1;
     button.setAttribute("aria-pressed", String(isChosen));
   }
   const stop = parts.heads.querySelector(".head[aria-pressed=true]") ?? parts.heads.querySelector(".head");
@@ -147,7 +147,8 @@ function paintHeads() {
 
 function pickHead(kind, layer, head) {
   pause();
-  Object.assign(state, { kinds: new Set([kind]), layer, head, revealed: Infinity, phase: phases().length - 1 });
+  showLayer(stackWith(kind), layer);
+  Object.assign(state, { kinds: new Set([kind]), head, revealed: Infinity, phase: phases().length - 1 });
   show("player", "staging", "heading", "card", "output", "beside");
   if (host) remember();
 }

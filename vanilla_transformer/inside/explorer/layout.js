@@ -1,9 +1,11 @@
 // The layout of the stage: which parts of the model are drawn, and where.
 
-const BAND = 54; // height of the keys and values, which are drawn above the attention matrix and its result
+const LANE = 24; // height of a lane, large enough for a finger
 let compact = false; // whether the screen is as narrow as a phone
-const tokenWidth = () => (compact ? 52 : 70);
-const nextWidth = () => (compact ? 58 : 90);
+const tokenWidth = () => (compact ? 46 : 70);
+const nextWidth = () => (compact ? 52 : 90);
+/** Return the height of the keys and values, which are drawn above the attention matrix and its result. */
+const bandHeight = () => (compact ? 26 : 54);
 
 /** Return the column whose tokens a stack reads. */
 const columnOf = (stack) => (twoStacks() && stack === "decoder" ? "target" : "source");
@@ -34,7 +36,7 @@ function layerOn(stack) {
   const layers = state.data.model.stacks[stack];
   const now = phases()[state.phase];
   if (state.revealed !== Infinity && stack === "encoder" && now.stack !== "encoder") return layers - 1;
-  return Math.min(state.layer, layers - 1);
+  return state.layers[stack];
 }
 
 /**
@@ -70,7 +72,7 @@ function bandOf(stack, parts, isFirst, isLast) {
   const pre = state.data.model.norm === "pre";
   return [
     { type: "tokens", stack },
-    isFirst && strip("embedding", "embeddings", "E + P", { pair: "positions" }),
+    isFirst && strip("embedding", "embeddings", compact ? "E" : "E + P", { pair: "positions" }),
     isFirst && strip("embedding", "layer input", "X", { frame: true }),
     parts.map((each) => ({ ...each, frame: true })),
     isLast && (pre || (twoStacks() && stack === "encoder")) && strip("output", "stack output", pre ? "Norm" : "Z"),
@@ -85,12 +87,12 @@ const keysOf = (kind) => weights(kind, 0, 0)[0].length;
 function gapBefore({ type, adds, frame, step, part }, i) {
   if (i === 0) return 0;
   const isWide = type === "next" || step === "layer input" || step === "queries" || (!frame && part === "output");
-  return (isWide ? 18 : adds ? 10 : 7) * (compact ? 0.72 : 1);
+  return (isWide ? 18 : adds ? 10 : 7) * (compact ? 0.5 : 1);
 }
 function columnWidth({ type, kind, wide }, stripWidth, cell) {
   if (type === "tokens") return tokenWidth();
   if (type === "next") return nextWidth();
-  if (type === "matrix") return Math.max(30, keysOf(kind) * cell);
+  if (type === "matrix") return Math.max(compact ? 20 : 30, keysOf(kind) * cell);
   return wide ? Math.round(stripWidth * 1.3) : stripWidth;
 }
 const widthOf = (columns, stripWidth, cell) =>
@@ -103,7 +105,7 @@ function layOut(room) {
   const whole = stacks.map((stack) => bandOf(stack, partsOf(stack), true, true));
   const PAD = compact ? 5 : 14,
     BETWEEN = 22;
-  const sizes = Array.from({ length: 33 }, (_, i) => [44 - i, Math.max(3, 26 - 0.75 * i)]); // strip and cell, largest first
+  const sizes = Array.from({ length: 37 }, (_, i) => [44 - i, Math.max(3, 26 - 0.75 * i)]); // strip and cell, largest first
   /** Cut a stack after its self-attention if it does not fit. */
   const split = stacks.flatMap((stack, i) => {
     if (widthOf(whole[i], ...sizes.at(-1)) + 2 * PAD <= room) return [whole[i]];
@@ -124,15 +126,14 @@ function layOut(room) {
   const alone = focus && [bandOf(focus[0], only, focus[1] === "embedding", focus[1] === "output")];
   const choices = [
     ...(focus ? [[[alone], 33]] : []),
-    [[whole], 28],
-    [whole.map((band) => [band]), 26],
+    [[whole], 26],
+    [whole.map((band) => [band]), compact ? 37 : 26],
     [split.map((band) => [band]), 33],
   ];
   const [rows, [strip, cell]] = choices
     .map(([rows, least], i) => [rows, sizeFor(rows, least) ?? (i === choices.length - 1 ? sizes.at(-1) : null)])
     .find(([, size]) => size);
-  const lane = Math.max(...stacks.map((stack) => lanesOf(stack).length)) > 22 ? 19 : 24;
-  const made = { columns: [], bands: [], lane, strip, cell };
+  const made = { columns: [], bands: [], strip };
   let top = 0;
   for (const bands of rows) {
     let x = 0;
@@ -142,7 +143,7 @@ function layOut(room) {
       const lanes = lanesOf(stack).length;
       const cable = Math.min(24, 8 + 1.6 * Math.max(...columns.map(({ kind }) => (kind ? keysOf(kind) : 0))));
       const band = { stack, x, top, cable: top + 30, band: top + 30 + cable, columns: [] };
-      const above = columns.some(({ kind }) => kind) ? BAND : 0; // room for keys and values
+      const above = columns.some(({ kind }) => kind) ? bandHeight() : 0; // room for keys and values
       Object.assign(band, { lanes: band.band + above + 22, n: lanes });
       let at = x + PAD;
       columns.forEach((column, i) => {
@@ -154,16 +155,16 @@ function layOut(room) {
         at += width;
       });
       band.width = at + PAD - x;
-      band.bottom = band.lanes + lanes * lane + 30;
+      band.bottom = band.lanes + lanes * LANE + 30;
       made.bands.push(band);
       tallest = Math.max(tallest, band.bottom);
       x += band.width + BETWEEN;
     }
     made.width = Math.max(made.width ?? 0, x - BETWEEN);
-    top = tallest + 26;
+    top = tallest + (compact ? 12 : 26);
   }
-  return Object.assign(made, { height: top - 26 + 8 });
+  return Object.assign(made, { height: Math.max(...made.bands.map(({ bottom }) => bottom)) + 8 });
 }
 
 /** Return the middle of a lane. */
-const laneY = (band, lane) => band.lanes + (lane + 0.5) * scene.lane;
+const laneY = (band, lane) => band.lanes + (lane + 0.5) * LANE;

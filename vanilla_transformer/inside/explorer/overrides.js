@@ -12,8 +12,8 @@ function withWeights(row, given, seen) {
   return row.map((_, key) => given.get(key) ?? (others[key] * left) / Math.max(1e-9, total(others)));
 }
 
-/** Return the layer to show for a kind of attention; its stack may have fewer layers than the other stack. */
-const layerSeen = (kind) => layerOn(kind === "cross" ? "decoder" : kind);
+/** Return the layer to show for a kind of attention. */
+const layerSeen = (kind) => layerOn(stackWith(kind));
 const headsSeen = () =>
   state.head === "mean" ? Array.from({ length: state.data.model.heads }, (_, head) => head) : [state.head];
 

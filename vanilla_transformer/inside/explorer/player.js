@@ -76,7 +76,7 @@ function goTo(number, progress = 1) {
   const isNew = step !== before || answer || softmax(state.phase);
   Object.assign(state, { phase: number, progress, step, hover: null, pinned: null, cell: null });
   scene.popover.hidden = true;
-  if (layer !== undefined) state.layer = layer;
+  if (stack) showLayer(stack, layer);
   const next = phases()[number + 1];
   if (next?.stack) layerSteps(next.stack, next.layer); // compute it ahead
   if (stack === "encoder" && growing()) state.revealed = firstWritten();

@@ -50,17 +50,25 @@ function drawChoices() {
     group.querySelectorAll("button").forEach((each, i) => scene.pressed.push([each, () => value() === choices[i][0]]));
     return group;
   };
-  const layers = Array.from({ length: mostLayers() }, (_, i) => [i, String(i + 1)]);
-  const heads = [["mean", "all"], ...Array.from({ length: state.data.model.heads }, (_, i) => [i, String(i + 1)])];
   const { model, name } = state.data;
+  const numbered = (length) => Array.from({ length }, (_, i) => [i, String(i + 1)]);
+  const heads = [["mean", "all"], ...numbered(model.heads)];
+  const layersOfStack = ([stack, count]) => {
+    const label = twoStacks() ? `${capital(stack)} layer` : "Layer";
+    return pick(label, numbered(count), () => state.layers[stack], (layer) => showLayer(stack, layer));
+  };
   return make(
     "header",
     { class: "choices" },
     make("h2", {}, name ? `The model: ${name}` : "The model"),
     note(`${plural(model.parameters, "parameter")}, ${plural(model.heads, "head")}, ${model.norm}-norm`),
-    pick("Layer", layers, () => state.layer, (layer) => (state.layer = layer)),
+    Object.entries(model.stacks).map(layersOfStack),
     pick("Head", heads, () => state.head, (head) => (state.head = head)),
   );
+}
+
+function showLayer(stack, layer) {
+  state.layers = { ...state.layers, [stack]: layer };
 }
 
 /** Redraw after a different layer, head or kind of attention is selected. */
@@ -102,7 +110,7 @@ function drawBand(band) {
 function residual(band, column) {
   const at = band.columns.indexOf(column);
   const from = band.columns.slice(0, at).findLast(({ adds, step, type }) => adds || step === "layer input" || type === "tokens");
-  const y = band.lanes + band.n * scene.lane + 3,
+  const y = band.lanes + band.n * LANE + 3,
     low = y + 14,
     x1 = from.x + from.width / 2,
     x2 = column.x + column.width / 2;
@@ -166,8 +174,8 @@ function drawLanes(band) {
       class: "lane-row",
       x: x + 4,
       width: width - 8,
-      y: laneY(band, lane) - scene.lane / 2,
-      height: scene.lane,
+      y: laneY(band, lane) - LANE / 2,
+      height: LANE,
       rx: 6,
     });
     scene.rows.push([row, stack, lane]);
@@ -190,7 +198,7 @@ function tokenAt(band, token, lane, column, index) {
   };
   const begins = lane === 0 || token.text.startsWith(" ") || state.data[column][lane - 1]?.special;
   const tag = task() === "tag" && step >= 0 && begins ? state.data.steps[step].text.replace(/^O$/, "") : "";
-  const tint = make("rect", { class: "tint", x, y: y - scene.lane / 2 + 2, width: tokenWidth(), height: scene.lane - 4, rx: 6 });
+  const tint = make("rect", { class: "tint", x, y: y - LANE / 2 + 2, width: tokenWidth(), height: LANE - 4, rx: 6 });
   const element = make(
     "g",
     {
@@ -209,12 +217,17 @@ function tokenAt(band, token, lane, column, index) {
       },
     },
     tint,
-    make("rect", { class: "back", x, y: y - scene.lane / 2 + 2, width: tokenWidth(), height: scene.lane - 4, rx: 6 }),
+    make("rect", { class: "back", x, y: y - LANE / 2 + 2, width: tokenWidth(), height: LANE - 4, rx: 6 }),
     make("text", { x: x + 8, y: y + 4.5 }, shortened(name, compact ? 6 : 9), make("title", {}, JSON.stringify(token.text))),
+    hitArea(x, y, tokenWidth()),
   );
   scene.tokens.push({ element, tint, band, column, index, lane, stack: band.stack, of: columnOf(band.stack) });
   return element;
 }
+
+/** Draw the area of a lane that can be clicked, which is higher than what is seen. */
+const hitArea = (x, y, width) =>
+  make("rect", { class: "hit", x, y: y - LANE / 2, width, height: LANE });
 
 /** Show what a token attends to while it is pointed at. */
 function point(token) {
@@ -227,7 +240,7 @@ function point(token) {
 function drawColumn(column) {
   const { type, x, width, label, stack, part, step, kind, result } = column,
     band = column.in;
-  if (type === "tokens") return make("text", { class: "small", x: x + 4, y: band.lanes - 8 }, stack === "decoder" && twoStacks() ? "written" : "tokens");
+  if (type === "tokens") return compact ? null : make("text", { class: "small", x: x + 4, y: band.lanes - 8 }, stack === "decoder" && twoStacks() ? "written" : "tokens");
   if (type === "next") return drawNext(column);
   const middle = x + width / 2;
   /** Draw a button that opens a step of the column. */
@@ -237,25 +250,25 @@ function drawColumn(column) {
   };
   const area = make("rect", {
     class: "area",
-    x,
-    width,
+    x: x - marginOf(column),
+    width: width + 2 * marginOf(column),
     y: band.lanes,
-    height: band.n * scene.lane,
+    height: band.n * LANE,
     pointermove: (event) => overColumn(column, event),
     pointerleave: () => leaveColumn(),
     click: (event) => (type === "matrix" ? pinCell(column, event) : openStrip(column, event)),
   });
-  const above = (name) => opens(name, "", band.band + BAND, BAND);
+  const above = (name) => opens(name, "", band.band + bandHeight(), bandHeight());
   const text = width < 20 ? label.replace("Norm", "N").replace("ReLU", "R").replaceAll(" ", "") : label;
   return make(
     "g",
     {},
     opens(step, text, band.lanes + 1),
     type === "matrix" && [
-      make("text", { class: "tiny", x: x - 4, y: band.band + BAND / 2 + 4, "text-anchor": "end" }, "Kᵀ"),
+      make("text", { class: "tiny", x: x - 4, y: band.band + bandHeight() / 2 + 4, "text-anchor": "end" }, "Kᵀ"),
       above("keys"),
     ],
-    result && [above("values"), make("text", { class: "tiny", x: x + width + 3, y: band.band + BAND / 2 + 4 }, "V")],
+    result && [above("values"), make("text", { class: "tiny", x: x + width + 3, y: band.band + bandHeight() / 2 + 4 }, "V")],
     area,
     type === "matrix" && matrixCursor(column),
     kind && type === "matrix" && make("text", { class: "sublayer", x, y: band.cable - 4, style: `fill:${KINDS[kind].color}` }, shortKind(kind)),
@@ -265,7 +278,7 @@ function drawColumn(column) {
 
 /** Draw a button above a column; the arrow keys move between these buttons. */
 function opener(name, text, middle, width, bottom, open, height = 24) {
-  const wide = Math.max(24, width);
+  const wide = Math.max(compact ? scene.strip + 3 : 24, width);
   const element = make(
     "g",
     {
@@ -292,7 +305,10 @@ function feedForwardTitle({ x, width, in: band }) {
   return make("text", { class: "sublayer", x: right, y: band.cable - 4, "text-anchor": "end" }, "feed-forward");
 }
 
-const shortKind = (kind) => ({ encoder: "self-attention", decoder: "masked self-attention", cross: "cross-attention" })[kind];
+const shortKind = (kind) => {
+  const name = { encoder: "self-attention", decoder: "masked self-attention", cross: "cross-attention" }[kind];
+  return compact ? name.replace(/.self-attention|-attention/, "") : name;
+};
 
 /** Draw the predictions at the end of the lanes. */
 function drawNext(column) {
@@ -315,13 +331,14 @@ function drawNext(column) {
       show("staging", "output", "lensing", "card");
       remember();
     };
-    const bar = make("rect", { class: "chance", x, y: y - scene.lane / 2 + 2, width: width * Math.min(1, Math.max(0, step.p)), height: scene.lane - 4, rx: 6 });
+    const bar = make("rect", { class: "chance", x, y: y - LANE / 2 + 2, width: width * Math.min(1, Math.max(0, step.p)), height: LANE - 4, rx: 6 });
     const element = make(
       "g",
       { class: "next", click: choose },
-      make("rect", { class: "back", x, y: y - scene.lane / 2 + 2, width, height: scene.lane - 4, rx: 6 }),
+      make("rect", { class: "back", x, y: y - LANE / 2 + 2, width, height: LANE - 4, rx: 6 }),
       bar,
       make("text", { x: x + 8, y: y + 4.5 }, text, make("title", {}, `${visible(step.text)}: ${percent(step.p)}`)),
+      hitArea(x, y, width),
     );
     scene.lit.push(() => {
       const shown = nextShown(i);
@@ -401,7 +418,7 @@ function bytesNote() {
 }
 
 /** Return the attention weights of one kind as a table. */
-function weightTable(kind, data, caption, rows = weights(kind, state.layer, state.head, data)) {
+function weightTable(kind, data, caption, rows = weights(kind, layerSeen(kind), state.head, data)) {
   const { from, to, ahead } = columns(kind);
   return grid(
     `${caption}: rows attend to columns`,

@@ -10,7 +10,7 @@ const state = {
   request: null, // the text and model of `own`
   astray: false, // whether the address could not be restored
   kinds: new Set(), // kinds of attention to draw
-  layer: 0,
+  layers: {}, // stack -> number of the layer shown
   head: "mean",
   step: 0,
   hover: null, // {column, index}
@@ -97,11 +97,11 @@ const twoStacks = () => state.data.target !== null;
 const task = () => state.data.model.task;
 const attention = (kind, data = state.data) => data.attention.find((each) => each.kind === kind);
 const layersOf = (kind, data = state.data) => attention(kind, data)?.weights.length ?? 0;
-const mostLayers = () => Math.max(...state.data.attention.map((each) => each.weights.length));
+const stackWith = (kind) => (kind === "cross" ? "decoder" : kind);
 const means = new WeakMap();
 
 /** Return the attention weights [query][key] of one head, or the mean of all heads, in thousandths. */
-function weights(kind, layer = state.layer, head = state.head, data = state.data) {
+function weights(kind, layer = layerSeen(kind), head = state.head, data = state.data) {
   const heads = attention(kind, data).weights[Math.min(layer, layersOf(kind, data) - 1)];
   if (head !== "mean" && head < heads.length) return heads[head];
   if (!means.has(heads)) {

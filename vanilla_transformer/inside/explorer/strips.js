@@ -89,7 +89,7 @@ function paintStrip(context, column, ratio) {
   const { x, width, stack, part, step, pair } = column,
     band = column.in,
     layer = layerOn(stack),
-    tall = scene.lane - 8;
+    tall = LANE - 8;
   const pixels = Math.round(width * ratio);
   const draw = (name, top, height) => {
     const found = stepOf(stack, layer, part, name);
@@ -119,12 +119,12 @@ function paintValues(context, column, ratio) {
     keys = keysOf(kind);
   context.globalAlpha = 1;
   context.fillStyle = css(inks.soft);
-  context.fillRect(x, column.in.band, width, BAND);
+  context.fillRect(x, column.in.band, width, bandHeight());
   if (!found) return;
   const image = strip(vectorsOf(found), Math.round(width * ratio));
   for (let key = 0; key < keys; key++) {
     context.globalAlpha = keyShown(column, key);
-    const height = BAND / keys;
+    const height = bandHeight() / keys;
     context.drawImage(image, 0, key, image.width, 1, x, column.in.band + key * height, width, Math.max(1, height - 0.6));
   }
 }
@@ -146,35 +146,35 @@ function paintMatrix(context, column, ratio) {
     gap = cell > 9 ? 1.5 : cell > 5 ? 1 : 0;
   const color = inkOf(kind);
   for (let lane = 0; lane < band.n; lane++) {
-    const y = laneY(band, lane) - scene.lane / 2 + 1.5;
+    const y = laneY(band, lane) - LANE / 2 + 1.5;
     const shown = shownOf(column, lane);
     for (let key = 0; key < keys; key++) {
       const isSeen = sees(kind, lane, key);
       context.globalAlpha = isSeen ? 1 : 0.35;
       context.fillStyle = css(inks.soft);
-      context.fillRect(x + key * cell, y, cell - gap, scene.lane - 3);
+      context.fillRect(x + key * cell, y, cell - gap, LANE - 3);
       // the row fills from left to right
       const filled = Math.min(1, Math.max(0, shown * (keys + 3) - key) / 3);
       if (!filled || !isSeen) continue;
       context.globalAlpha = filled * Math.sqrt(rows[lane][key] / 1000);
       context.fillStyle = css(color);
-      context.fillRect(x + key * cell, y, cell - gap, scene.lane - 3);
+      context.fillRect(x + key * cell, y, cell - gap, LANE - 3);
     }
   }
   const found = stepOf(stack, layer, part, "keys");
   context.globalAlpha = 1;
   context.fillStyle = css(inks.soft);
-  if (!found) return context.fillRect(x, band.band, width, BAND);
+  if (!found) return context.fillRect(x, band.band, width, bandHeight());
   // K transposed: one column per key
-  const image = strip(vectorsOf(found), Math.round(BAND * ratio));
+  const image = strip(vectorsOf(found), Math.round(bandHeight() * ratio));
   for (let key = 0; key < keys; key++) {
     context.globalAlpha = 1;
-    context.fillRect(x + key * cell, band.band, cell - gap, BAND);
+    context.fillRect(x + key * cell, band.band, cell - gap, bandHeight());
     context.globalAlpha = keyShown(column, key);
     context.save();
     context.translate(x + key * cell, band.band);
     context.transform(0, 1, 1, 0, 0, 0); // exchange x and y
-    context.drawImage(image, 0, key, image.width, 1, 0, 0, BAND, cell - gap);
+    context.drawImage(image, 0, key, image.width, 1, 0, 0, bandHeight(), cell - gap);
     context.restore();
   }
   context.globalAlpha = 1;

@@ -2,7 +2,6 @@
 
 const LOADING = "The numbers are being computed …";
 const selfKind = () => Object.keys(state.data.model.stacks)[0]; // the kind of self-attention in the first stack
-const stackWith = (kind) => (kind === "cross" ? "decoder" : kind);
 const queryText = (kind, query) => `“${visible(lanesOf(stackWith(kind))[query].text)}”`;
 const keyText = (kind, key) => `“${visible(tokens(columns(kind).to)[key].text)}”`;
 const lanePin = (stack, lane) => ({ column: columnOf(stack), index: lane + aheadOf(stack) }); // as in state.pinned
@@ -51,7 +50,8 @@ const tellWeight = (kind, { layer, head, query, key, weight }) =>
   `${keyText(kind, key)}.`;
 
 /**
- * The stops. `fits` says whether a model has the mechanism (default: yes). `at` returns the state to set. `see`, `act`
+ * The stops. `fits` says whether a model has the mechanism (default: yes). `at` returns the state to set, with the
+ * layer of both stacks. `see`, `act`
  * and `notice` return what is shown, what to do, and what to notice in the model's own numbers. In presentation mode,
  * only the part `shows` is visible. There and on narrow screens, the stage has only the sub-layer `focus`.
  */
@@ -305,7 +305,10 @@ function visit(name, isNew = true) {
   const usual = { head: "mean", card: null, cell: null, experiment: null, hover: null, pinned: null, progress: 1 };
   const kinds = new Set(state.data.attention.map(({ kind }) => kind));
   Object.assign(state, usual, { kinds, revealed: Infinity, phase: phases().length - 1, tour: name });
-  Object.assign(state, STOPS[name].at?.());
+  const { layer, ...shown } = STOPS[name].at?.() ?? {};
+  Object.assign(state, shown);
+  if (layer !== undefined)
+    for (const [stack, count] of Object.entries(state.data.model.stacks)) showLayer(stack, Math.min(layer, count - 1));
   if (parts.train.hidden === (name === "training")) showTraining(name === "training");
   placeTour();
   if (name !== "training") show(...Object.keys(DRAW));

@@ -312,7 +312,8 @@ class Transformer {
    */
   search(source, changes = {}, most = Math.min(source.length + 49, this.room)) {
     const { eos_token_id: end, decoder_start_token_id: start } = this.config;
-    const { num_beams: beams = 1, length_penalty: alpha = 1, early_stopping: early = false } = this.generation;
+    const { num_beams, length_penalty, early_stopping: early } = this.generation;
+    const [beams, alpha] = [num_beams ?? 1, length_penalty ?? 1]; // a model saved without them may have null
     const penalty = (length) => (this.generation.gnmt_length_penalty ? (length + 5) / 6 : length) ** alpha;
     const run = this.newRun(changes);
     const isWhole = run.changes.causal_off;
