@@ -16,7 +16,7 @@ from fresh_process import ROOT, run_python
 from saved_models import with_tokenizer, write
 from vanilla_transformer import VanillaTransformerForSequenceClassification, loading
 from vanilla_transformer.cli import walk
-from vanilla_transformer.inside.explanations import explanation
+from vanilla_transformer.inside.explanations import describe_step, explanation
 from vanilla_transformer.inside.mathml import mathml
 from vanilla_transformer.inside.walks import ask, walk_sentence
 from vanilla_transformer.inside.worked_examples import EXAMPLES, own_example, walk_example
@@ -282,6 +282,12 @@ def test_every_equation_of_the_recorder_is_valid_mathml(translator):
     for stack in ("encoder", "decoder"):
         for step in walk_sentence(model, tokenizer, "three miles", "tres millas", stack).steps:
             ElementTree.fromstring(mathml(step.equation).replace("&nbsp;", " "))
+
+
+def test_a_line_can_break_between_two_equations(translator):
+    model, tokenizer = load_model(translator), AutoTokenizer.from_pretrained(translator)
+    (step,) = (step for step in walk_sentence(model, tokenizer, "three miles").steps if step.name == "positions")
+    assert re.findall(r"</math>(, |$)", describe_step(step)["mathml"]) == [", ", ""]
 
 
 def test_wide_terminals_show_all_eight_columns_of_two_heads(capsys, monkeypatch):

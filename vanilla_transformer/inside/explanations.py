@@ -4,6 +4,7 @@ The explorer, the walk and notebooks show the same texts.
 """
 
 import linecache
+import re
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -70,7 +71,8 @@ def describe_step(step: Step) -> dict[str, Any]:
         "name": step.name,
         "sentence": explanation(step),
         "equation": step.equation,
-        "mathml": mathml(step.equation),
+        # an element for each of several equations, so that a line can break between them
+        "mathml": ", ".join(map(mathml, re.split(r"(?<=\)), ", step.equation))),
         "axes": list(step.axes[1:]),
         "source": step.source,
         "code": code_line(step.source),
