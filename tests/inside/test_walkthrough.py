@@ -155,7 +155,7 @@ packages = {name.partition(".")[0] for name in sys.modules}
 from vanilla_transformer.__main__ import command
 command(["walk", "--example", "today"])
 print(imported - began, process_time() - began)
-print({name.partition(".")[0] for name in sys.modules} - packages - set(sys.stdlib_module_names))
+print(*{name.partition(".")[0] for name in sys.modules} - packages - sys.stdlib_module_names)
 print("vanilla_transformer.loading" in sys.modules)
 """
 
@@ -163,7 +163,8 @@ print("vanilla_transformer.loading" in sys.modules)
 def test_the_example_starts_as_fast_as_the_model_file_is_imported():
     result = subprocess.run([sys.executable, "-c", SECONDS], capture_output=True, text=True, cwd=ROOT)
     seconds, more_packages, loads_models = result.stdout.splitlines()[-3:]
-    assert (more_packages, loads_models) == ("{'rich'}", "False")
+    assert set(more_packages.split()) <= {"rich", "pygments", "markdown_it", "mdurl"}  # rich and its dependencies
+    assert loads_models == "False"
     importing, whole = map(float, seconds.split())
     assert whole <= 1.15 * importing
 
