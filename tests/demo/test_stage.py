@@ -11,6 +11,8 @@ from browsing import NEEDS_CHROMIUM, PHONE, SCREENS, expect, visit
 from family import decoder_only, encoder_decoder, encoder_only
 from saved_models import with_tokenizer
 from vanilla_transformer.inside import explore
+from vanilla_transformer.inside.markup import explorer_page
+from vanilla_transformer.inside.page import explore_data
 from vanilla_transformer.inside.predictions import predict
 from vanilla_transformer.inside.recorder import record
 
@@ -188,6 +190,29 @@ def test_the_film_shows_layer_after_layer_and_ends_on_a_telling_token(browser, p
         now = explorer.locator(".next.now")
         expect(now).to_have_count(1)
         expect(explorer.locator(".lens td.now").first).to_be_visible()
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_the_film_begins_by_itself_unless_the_visitor_prefers_less_motion(browser, pages, motion):
+    with visit(browser, pages("post-norm translator"), reduced_motion=motion) as page:
+        explorer = opened(page)
+        slider = explorer.get_by_label("Step of the forward pass")
+        if motion == "no-preference":
+            expect(slider).not_to_have_value(slider.input_value())
+            explorer.get_by_role("button", name="Pause", exact=True).click()
+        expect(explorer.get_by_role("button", name="Play", exact=True)).to_be_visible()
+        stopped_at = slider.input_value()
+        page.wait_for_timeout(1500)
+        assert slider.input_value() == stopped_at
+
+
+def test_an_empty_hypothesis_has_a_name(browser, tmp_path):
+    model, tokenizer, text = made("post-norm translator")
+    data = explore_data(model, tokenizer, text, target="uno", values=False)
+    data["hypotheses"] = [{"text": words, "score": -1.0, "ids": [2]} for words in ("uno", "")]
+    (tmp_path / "page.html").write_text(explorer_page("Page", data=data))
+    with visit(browser, (tmp_path / "page.html").as_uri()) as page:
+        expect(opened(page).locator(".hypotheses li")).to_have_text(["uno −1.000", "(empty) −1.000"])
 
 
 @SCREENS

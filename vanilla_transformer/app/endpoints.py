@@ -186,14 +186,14 @@ def offer_explorer(models: Sequence[DemoModel]) -> None:
     ) -> Steps:
         """Return a layer's equations, shapes, lines of code and values, under interventions if given."""
         check(model)
-        return {"steps": explorer().layer(model, text, target, context, stack, layer, changes)}
+        return {"steps": explorer().layer((model, text, target, context), stack, layer, changes)}
 
     def changed(
         model: int, text: str, changes: Json, target: str | list[int] | None = None, context: str | None = None
     ) -> Comparison:
         """Return the prediction under interventions, and the probability then assigned to the original prediction."""
         check(model)
-        return explorer().changed(model, text, changes, target, context)
+        return explorer().changed((model, text, target, context), changes)
 
     def models_endpoint() -> Models:
         """Return the loaded models, with their tasks, what they know, and example texts."""

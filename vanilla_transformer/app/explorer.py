@@ -94,46 +94,24 @@ class Explorer:
     def compute_effects(self, model: int, *wish: Any) -> list[dict[str, Any]]:
         return ablation_effects(self.models[model].model, self.cached_prediction(model, *wish))
 
-    def explore(
-        self, model: int, text: str, target: str | list[int] | None = None, context: str | None = None
-    ) -> dict[str, Any]:
-        """Return all attention weights, each step of the prediction, and the prediction after each layer."""
-        with refusing():
-            return self.cached_data(*self.check(model, text, target, context))
+    # The next methods answer the endpoints in endpoints.py; `wish` is (model, text, target, context).
 
-    def effects(
-        self, model: int, text: str, target: str | list[int] | None = None, context: str | None = None
-    ) -> list[dict[str, Any]]:
-        """Return each head's effect on the prediction, largest first: positive if it supports the prediction."""
+    def explore(self, *wish: Any) -> dict[str, Any]:
         with refusing():
-            return self.cached_effects(*self.check(model, text, target, context))
+            return self.cached_data(*self.check(*wish))
 
-    def layer(
-        self,
-        model: int,
-        text: str,
-        target: str | list[int] | None = None,
-        context: str | None = None,
-        stack: str = "encoder",
-        layer: int = 0,
-        changes: dict[str, Any] | None = None,
-    ) -> list[dict[str, Any]]:
-        """Return a layer's equations, shapes, lines of code and values, under interventions if given."""
+    def effects(self, *wish: Any) -> list[dict[str, Any]]:
         with refusing():
-            prediction = self.cached_prediction(*self.check(model, text, target, context))
-            return layer_values(self.models[model].model, prediction, stack, layer, interventions_from_json(changes))
+            return self.cached_effects(*self.check(*wish))
 
-    def changed(
-        self,
-        model: int,
-        text: str,
-        changes: dict[str, Any],
-        target: str | list[int] | None = None,
-        context: str | None = None,
-    ) -> dict[str, Any]:
-        """Return the prediction under interventions, and the probability then assigned to the original prediction."""
-        wish = self.check(model, text, target, context)
+    def layer(self, wish: tuple, stack: str, layer: int, changes: dict[str, Any] | None) -> list[dict[str, Any]]:
+        with refusing():
+            model, prediction = self.models[wish[0]].model, self.cached_prediction(*self.check(*wish))
+            return layer_values(model, prediction, stack, layer, interventions_from_json(changes))
+
+    def changed(self, wish: tuple, changes: dict[str, Any]) -> dict[str, Any]:
+        model, text, *forced = self.check(*wish)
         loaded = self.models[model]
         with refusing():
-            interventions, prediction = interventions_from_json(changes), self.cached_prediction(*wish)
-            return compare_data(loaded.model, loaded.tokenizer, wish[1], interventions, *wish[2:], prediction)
+            interventions, prediction = interventions_from_json(changes), self.cached_prediction(model, text, *forced)
+            return compare_data(loaded.model, loaded.tokenizer, text, interventions, *forced, prediction)

@@ -22,7 +22,7 @@ SCRIPTS = (
     *("card", "output", "sampling", "heads", "lens"),
     *("broken", "beside", "experiments", "picture", "files", "tour", "curves", "lesson", "runs", "asking"),
 )
-MODEL_NAMES = "modelHost, listen, fetchModel, readModel"
+MODEL_NAMES = "UNCHANGED, modelHost, listen, fetchModel, readModel"
 OPTIONS = "style, data = null, models = [], runs = [], saved = {}, served = false, linked = true"
 
 PAGE = """\

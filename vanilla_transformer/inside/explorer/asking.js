@@ -29,7 +29,7 @@ async function ask(request, then = null, failed = null) {
     if (then) then();
     else {
       remember(true);
-      if (state.motion && growing()) play();
+      begin();
     }
   } catch (error) {
     if (number !== state.asked) return;
@@ -47,6 +47,11 @@ async function ask(request, then = null, failed = null) {
   } catch {
     // effects are optional
   }
+}
+
+/** Start the film, unless the visitor prefers less motion or the answer does not grow word by word. */
+function begin() {
+  if (state.motion && growing()) play();
 }
 
 const hint = make("p", { class: "hint", role: "status" });
@@ -273,6 +278,7 @@ function drawTop() {
   if (!data) return ask(wish());
   fillIn(data.request);
   take(data, data.request);
+  if (linked && !state.beside) begin();
 }
 
 adoptTheme();

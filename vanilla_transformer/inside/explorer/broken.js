@@ -1,15 +1,6 @@
 // Interventions: ablated parts, weights set by hand, and comparison with another model.
 
-const unchanged = () => ({
-  heads_off: [],
-  layers_off: [],
-  residuals_off: [],
-  positions_off: [],
-  causal_off: false,
-  scaling_off: false,
-  temperature: 1,
-  weights: [],
-});
+const unchanged = () => structuredClone(UNCHANGED);
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 const isOff = (name, item) => state.changes[name].some((each) => same(each, item));
 const isChanged = () => !same(state.changes, unchanged());

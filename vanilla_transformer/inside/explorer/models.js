@@ -1,5 +1,7 @@
 // Where answers come from: a model that runs in this page, or the server.
 
+const { UNCHANGED, fetchModel } = pageModels();
+
 /** Return a function that calls the page's models: in a worker or, where the page may not start one, here. */
 function startModels() {
   const waiting = new Map(); // calls that the worker has not answered, by number
@@ -64,7 +66,7 @@ function makeHost() {
   /** Return a promise of a model's files. */
   function filesOf(number) {
     const model = models[number];
-    const read = () => saved[model.name] ?? (served ? pageModels().fetchModel(folder(model)) : readScript(model));
+    const read = () => saved[model.name] ?? (served ? fetchModel(folder(model)) : readScript(model));
     if (!files.has(number)) files.set(number, (async () => read())());
     return files.get(number);
   }

@@ -40,7 +40,7 @@ const hypothesisList = (hypotheses, show) =>
     "ol",
     { class: "hypotheses", dir: "auto" },
     hypotheses.map((each) =>
-      make("li", {}, show(each), make("span", { class: "note" }, ` ${decimals(each.score, 3)}`)),
+      make("li", {}, show({ ...each, text: each.text || "(empty)" }), make("span", { class: "note" }, ` ${decimals(each.score, 3)}`)),
     ),
   );
 
