@@ -21,7 +21,6 @@ from transformers.pipelines.base import ChunkPipeline, Pipeline
 # Output keys for other tasks under which `TranslationPipeline` may be registered.
 TEXT_KEYS = {"summarization": "summary_text", "text2text-generation": "generated_text"}
 EXTRA_TOKENS = 50  # section 6.1: the maximum output length is the input length + 50
-
 # question answering option -> minimum value
 READER_OPTIONS = {"max_seq_len": 1, "doc_stride": 0, "top_k": 1, "max_answer_len": 1, "handle_impossible_answer": 0}
 Answers = dict[tuple[int, int], float]  # (start, end) characters of the context -> probability
@@ -64,9 +63,7 @@ class TranslationPipeline(Pipeline):
 
     def __call__(self, inputs: Any, **options) -> Any:
         """Translate a string or a list of strings."""
-        if isinstance(inputs, list) and not inputs:
-            return []
-        results = super().__call__(inputs, **options)
+        results = [] if inputs == [] else super().__call__(inputs, **options)
         if isinstance(inputs, list) and all(len(records) == 1 for records in results):
             return [record for records in results for record in records]
         return results
@@ -206,8 +203,8 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         windows = list(read_windows(self.tokenizer, question, context, length, doc_stride))
         for window in windows:
             batch = {name: torch.tensor([window[name]]) for name in question_inputs(config) if name in window}
-            offsets = torch.tensor([window["offset_mapping"]])
-            yield batch | {"offsets": offsets, "context": context, "is_last": window is windows[-1]}
+            batch["offsets"] = torch.tensor([window["offset_mapping"]])
+            yield batch | {"context": context, "is_last": window is windows[-1]}
 
     def _forward(self, window: dict[str, Any]) -> dict[str, Any]:
         ids, types = window.pop("input_ids"), window.pop("token_type_ids", None)
@@ -231,26 +228,28 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         return answers[0] if top_k == 1 else answers
 
 
+def number_end(text: str, end: int) -> int:
+    """Return `end`, or the end of the number that it would cut: a token is a single digit, so models err by one."""
+    return next((i for i in range(end, len(text)) if not text[end - 1 : i + 1].isdigit()), len(text))
+
+
 def window_answers(window: dict[str, Any], top_k: int, max_answer_len: int) -> tuple[Answers, float]:
     """Return the best `top_k` answers in one window, and the probability that the window has no answer.
 
-    The softmax is over the context tokens and the first token of the window: models are trained to predict the first
-    token as start and end if the window does not contain the answer.
+    The softmax is over the context and the first token of the window, which stands for "no answer" in training.
     """
     offsets, context = window["offsets"][0], window["context"]
     in_context = offsets[:, 0] < offsets[:, 1]
     first = int(window["attention_mask"][0].argmax())
     candidates = in_context | (torch.arange(len(in_context)) == first)
-    start, end = (
-        window[name][0].float().masked_fill(~candidates, -torch.inf).softmax(dim=-1)
-        for name in ("start_logits", "end_logits")
-    )
+    logits = (window[name][0].float() for name in ("start_logits", "end_logits"))
+    start, end = (each.masked_fill(~candidates, -torch.inf).softmax(dim=-1) for each in logits)
     allowed = (in_context[:, None] & in_context).triu().tril(max_answer_len - 1)  # (start, end)
     starts, ends = allowed.nonzero(as_tuple=True)
     scores = start[starts] * end[ends]
     answers: Answers = {}
     for i in scores.argsort(descending=True).tolist():
-        left, right = int(offsets[starts[i], 0]), int(offsets[ends[i], 1])
+        left, right = int(offsets[starts[i], 0]), number_end(context, int(offsets[ends[i], 1]))
         text = context[left:right]
         span = left + len(text) - len(text.lstrip()), left + len(text.rstrip())
         if span[0] < span[1]:

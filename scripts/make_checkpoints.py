@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from shipping.data import prepare
-from shipping.package import package
+from shipping.package import PRETRAINING, package
 from vanilla_transformer.cli import train
 from vanilla_transformer.cli.errors import run_command
 from vanilla_transformer.cli.model_card import MODEL_CARD
@@ -47,10 +47,11 @@ def main(arguments: list[str] | None = None) -> None:
             prepare(name, data)
         if args.data_only:
             continue
-        folder = Path(yaml.safe_load(recipe.read_text(encoding="utf-8"))["output_dir"])
-        if not (folder / MODEL_CARD).is_file():
-            print(f"Training {name} by {recipe} in {folder}.", flush=True)
-            train.main([str(recipe), "--resume_from_checkpoint", "true"])  # resumes an interrupted run
+        for each in filter(Path.is_file, (recipe.parent / PRETRAINING / recipe.name, recipe)):
+            folder = Path(yaml.safe_load(each.read_text(encoding="utf-8"))["output_dir"])
+            if not (folder / MODEL_CARD).is_file():
+                print(f"Training {name} by {each} in {folder}.", flush=True)
+                train.main([str(each), "--resume_from_checkpoint", "true"])  # resumes an interrupted run
         package(name, folder, recipe, data, Path(args.output, name))
         print(f"{Path(args.output, name)} is ready.", flush=True)
 

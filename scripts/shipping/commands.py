@@ -1,9 +1,12 @@
-"""Prepare the data of the intents and tagger checkpoints: voice commands (SNIPS) and the phrasebook."""
+"""Prepare the data of the intents, tagger and reader checkpoints: voice commands (SNIPS) and the phrasebook."""
 
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from random import Random
+
+import yaml
 
 from shipping.rows import Row, Splits, read, tatoeba
 from vanilla_transformer.data.phrasebook import phrasebook
@@ -18,6 +21,8 @@ TAGGED = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 FIRST_NAMES = {"Tom", "Mary"}  # in many of Tatoeba's sentences
+# kind of question -> its wordings, the last of which is asked only in test_unseen
+QUESTIONS = yaml.safe_load((Path(__file__).parent / "questions.yaml").read_text(encoding="utf-8"))
 
 Slot = tuple[str | None, list[str]]  # name of a slot, or None outside of slots, and its tokens
 
@@ -117,3 +122,76 @@ def intents(copies: int, seed: int = 0) -> Splits:
     ]
     rng.shuffle(splits["train"])
     return splits
+
+
+def asked(
+    context: str, kinds: dict[str, str], absent: list[str], wordings: dict[str, list[str]], rng: Random
+) -> Iterator[Row]:
+    """Yield a question for each answer in a context, and now and then one that it does not answer.
+
+    Args:
+        kinds: kind of question -> its answer in the context.
+        absent: kinds of questions that the context does not answer.
+        wordings: kind of question -> the wordings to draw from.
+    """
+    for kind, answer in kinds.items():
+        answers = {"text": [answer], "answer_start": [context.index(answer)]}
+        yield {"question": rng.choice(wordings[kind]), "context": context, "answers": answers}
+    if absent and rng.random() < 0.5:
+        question = rng.choice(wordings[rng.choice(absent)])
+        yield {"question": question, "context": context, "answers": {"text": [], "answer_start": []}}
+
+
+def answers_in(row: Row) -> dict[str, str]:
+    """Return the slots of a command that can be asked about: their value occurs once in the text."""
+    found, place = defaultdict(list), 0
+    for slot, tokens in slots(row):
+        starts = []
+        for token in tokens:
+            starts.append(row["text"].index(token, place))
+            place = starts[-1] + len(token)
+        found[slot].append(row["text"][starts[0] : place])
+    return {
+        slot: values[0]
+        for slot, values in found.items()
+        if slot in QUESTIONS["commands"] and len(values) == 1 and row["text"].count(values[0]) == 1
+    }
+
+
+def questions(rows: list[Row], said: list[Row], wordings: dict[str, dict[str, list[str]]], rng: Random) -> list[Row]:
+    """Return questions about commands and about the phrasebook's texts, in the given wordings."""
+    found = []
+    of_intent = defaultdict(set)
+    for row in rows:
+        of_intent[row["label"]] |= answers_in(row).keys()
+    for row in rows:
+        kinds = answers_in(row)
+        tagged_slots = {slot for slot, _ in slots(row)}
+        absent = sorted(of_intent[row["label"]] - tagged_slots)
+        found += asked(row["text"], kinds, absent, wordings["commands"], rng)
+    texts = defaultdict(dict)
+    for row in said:
+        texts[row["context"]][row["question"]] = row["answers"]["text"][0]
+    for context, kinds in texts.items():
+        absent = sorted(QUESTIONS["phrasebook"].keys() - kinds.keys())
+        found += asked(context, kinds, absent, wordings["phrasebook"], rng)
+    rng.shuffle(found)
+    return [{"id": f"{number:06}"} | row for number, row in enumerate(found)]
+
+
+def reader(phrases: int, seed: int = 0) -> Splits:
+    """Return splits with `id`, `question`, `context` and `answers`; answers are empty where the context has none.
+
+    In test_unseen the test questions are asked in a wording that does not occur in training.
+
+    Args:
+        phrases: number of training questions to draw from the phrasebook.
+    """
+    rng = Random(seed)
+    commands, said = read("snips"), phrasebook("question_answering", size=phrases, seed=seed)
+    seen, unseen = (
+        {source: {kind: list(cut(asked)) for kind, asked in kinds.items()} for source, kinds in QUESTIONS.items()}
+        for cut in (lambda asked: asked[:-1], lambda asked: asked[-1:])
+    )
+    splits = {name: questions(commands[name], list(said[name]), seen, rng) for name in commands}
+    return splits | {"test_unseen": questions(commands["test"], list(said["test"]), unseen, rng)}

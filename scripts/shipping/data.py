@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+import yaml
+
 from shipping import commands
 from shipping.languages import language_id
 from shipping.rows import Row, Splits, tatoeba
@@ -13,6 +15,7 @@ from vanilla_transformer.data.phrasebook import phrasebook
 
 
 FULL_STOPS = (".", "।")
+FIRST_PAIRS = Path(__file__).parent / "first_pairs.yaml"  # English to Spanish
 LONGEST_BARE = 40  # maximum length, in characters, of sentences to copy without their full stop
 
 
@@ -29,8 +32,21 @@ def without_full_stop(rows: Iterable[Row], number: int, seed: int) -> list[Row]:
     return Random(seed).sample(bare, min(number, len(bare)))
 
 
-def translator(source: str, target: str, phrases: int, bare: int, seed: int = 0) -> Splits:
-    """Return translation splits: sentences, copies of some sentences without their full stop, and phrases.
+def in_lower_case(rows: Iterable[Row], number: int, seed: int) -> list[Row]:
+    """Sample up to `number` pairs, and write their source in lower case, as many people type."""
+    rows = list(rows)
+    return [row | {"source": row["source"].lower()} for row in Random(seed).sample(rows, min(number, len(rows)))]
+
+
+def first_pairs(repeated: int, seed: int = 0) -> list[Row]:
+    """Return the pairs of first_pairs.yaml, also without their full stop and in lower case, `repeated` times."""
+    pairs = yaml.safe_load(FIRST_PAIRS.read_text(encoding="utf-8"))
+    rows = [{"source": source, "target": target} for source, target in pairs.items()]
+    return repeated * (rows + without_full_stop(rows, len(rows), seed) + in_lower_case(rows, len(rows), seed))
+
+
+def translator(source: str, target: str, phrases: int, bare: int, lower: int, seed: int = 0) -> Splits:
+    """Return translation splits: sentences, copies of some (without full stop, in lower case), and phrases.
 
     Validation contains only sentences. No held-out sentence or phrase occurs in training, on either side.
 
@@ -38,6 +54,7 @@ def translator(source: str, target: str, phrases: int, bare: int, seed: int = 0)
         source, target: language codes, one of them "en".
         phrases: number of training pairs from the phrasebook.
         bare: number of sentences to copy without their full stop.
+        lower: number of those that are copied once more with their source in lower case.
     """
     sentences = {
         name: [{"source": row[source], "target": row[target]} for row in rows]
@@ -47,11 +64,19 @@ def translator(source: str, target: str, phrases: int, bare: int, seed: int = 0)
     scored = phrasebook("translation", source, target, seed=seed)
     held_out = [*sentences["validation"], *sentences["test"], *scored["validation"], *scored["test"]]
     unseen = {text.casefold() for row in held_out for text in row.values()}
-    train = sentences["train"] + without_full_stop(sentences["train"], bare, seed)
+    copies = without_full_stop(sentences["train"], bare, seed)
+    train = sentences["train"] + copies + in_lower_case(copies, lower, seed)
     train += phrasebook("translation", source, target, phrases, seed)["train"]
     train = [row for row in train if not unseen & {text.casefold() for text in row.values()}]
     Random(seed).shuffle(train)
     return sentences | {"train": train, "test_phrasebook": list(scored["test"])}
+
+
+def english_to_spanish() -> Splits:
+    """Return the splits of `translator`, and `first` with what people type first, for the second training."""
+    splits = translator("en", "es", phrases=36_000, bare=20_000, lower=8_000)
+    held_out = {row["source"].casefold() for name in splits for row in splits[name] if name != "train"}
+    return splits | {"first": [row for row in first_pairs(8) if row["source"].casefold() not in held_out]}
 
 
 def texts(*languages: str, seed: int = 0) -> Splits:
@@ -64,18 +89,13 @@ def texts(*languages: str, seed: int = 0) -> Splits:
     return splits
 
 
-def phrases(task: str, size: int) -> Splits:
-    """Return the splits of the phrasebook for a task."""
-    return {name: list(rows) for name, rows in phrasebook(task, size=size).items()}
-
-
 # checkpoint -> function that prepares its data
 PREPARED: dict[str, Callable[[], Splits]] = {
-    "en-es": partial(translator, "en", "es", phrases=36_000, bare=20_000),
+    "en-es": english_to_spanish,
     "language-id": partial(language_id, phrases=40_000, everyday=2_000),
     "intents": partial(commands.intents, copies=2),
     "tagger": partial(commands.tagger, phrases=10_000, copies=4, everyday=6_000),
-    "reader": partial(phrases, "question_answering", size=10_000),
+    "reader": partial(commands.reader, phrases=10_000),
     "masked-lm": partial(texts, "en", "es"),
     "language-model": partial(texts, "en"),
 }

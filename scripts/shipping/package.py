@@ -17,6 +17,7 @@ from vanilla_transformer.cli.model_card import MODEL_CARD
 from vanilla_transformer.configuration_vanilla_transformer import OLDEST
 from vanilla_transformer.decoding import translate
 from vanilla_transformer.files import markdown_table
+from vanilla_transformer.inside.explanations import arrangement
 from vanilla_transformer.loading import load_model
 from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline
 from vanilla_transformer.tasks import find_task
@@ -24,6 +25,8 @@ from vanilla_transformer.tasks import find_task
 
 # Files to copy from the run if they exist, in addition to the weights and the card.
 COPIED = (CONFIG_NAME, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+
+PRETRAINING = "pretraining"  # folder beside a recipe with the recipe, if any, of the model that it begins from
 
 Scores = dict[str, dict[str, float]]  # data set -> metric -> score
 
@@ -46,6 +49,15 @@ name on the Hub.
 With the project installed, `from_pretrained("checkpoints/{{ name }}")` works without remote code, after
 `import vanilla_transformer`. The code needs transformers {{ oldest }} or newer.
 
+## Train it further
+
+```bash
+{{ further }}
+```
+
+This command plans a training on your rows. It trains in float32, and says so if the model became worse on rows that it
+held out.
+
 ## Examples
 
 {{ examples }}
@@ -59,7 +71,9 @@ which are stored in bfloat16.
 
 ## Training
 
-{{ parameters }} parameters. `python scripts/make_checkpoints.py --names {{ name }}` trains it with this recipe, and
+{{ parameters }} parameters. {{ arrangement }}
+
+`python scripts/make_checkpoints.py --names {{ name }}` trains it with this recipe, and
 generates the data that the recipe names:
 
 ```yaml
@@ -75,6 +89,8 @@ repository, folder = ".", "checkpoints/{name}"
 tokenizer = AutoTokenizer.from_pretrained(repository, subfolder=folder, trust_remote_code=True)
 model = {auto_class}.from_pretrained(repository, subfolder=folder, trust_remote_code=True)"""
 
+FURTHER = "vanilla-transformer train rows.jsonl --model_name_or_path checkpoints/{name}"
+
 
 def answers(tag: str, model: Any, tokenizer: PreTrainedTokenizerBase, inputs: list[dict[str, str]]) -> Iterator[str]:
     """Yield the model's output for each input as one line. Inputs have the format of widget examples on the Hub."""
@@ -84,7 +100,7 @@ def answers(tag: str, model: Any, tokenizer: PreTrainedTokenizerBase, inputs: li
     elif tag == "question-answering":
         reader = QuestionAnsweringPipeline(**parts)
         for given in inputs:
-            yield reader(question=given["text"], context=given["context"])["answer"]
+            yield reader(question=given["text"], context=given["context"])["answer"] or "no answer"
     elif tag == "text-generation":
         generate = pipeline(tag, **parts)
         for given in inputs:
@@ -198,14 +214,20 @@ def write_card(name: str, folder: Path, recipe: Path, scores: Scores) -> None:
         description=description.strip(),
         usage=USAGE.format(name=name, auto_class=task.auto_class()),
         oldest=OLDEST,
+        further=FURTHER.format(name=name),
         examples=markdown_table(
             ("given", "answer"),
             [(" ".join(reversed(given.values())).replace("<", "&lt;"), answer) for given, answer in shown],
         ),
         scores=markdown_table(("data", "metric", "value"), rows),
         seed=options["seed"],
+        arrangement=arrangement(model.config),
         parameters=f"{model.num_parameters():,}",
-        recipe=recipe.read_text(encoding="utf-8").strip(),
+        recipe="\n---\n".join(
+            path.read_text(encoding="utf-8").strip()
+            for path in (recipe.parent / PRETRAINING / recipe.name, recipe)
+            if path.is_file()
+        ),
         licence=f"## Licence\n\n{licence.strip()}\n",
     )
     card.save(folder / "README.md")

@@ -25,7 +25,11 @@ from vanilla_transformer import (
 )
 from vanilla_transformer.data.tokenizer import KINDS, TEMPLATES, train_tokenizer
 from vanilla_transformer.decoding import translate
-from vanilla_transformer.pipeline_vanilla_transformer import QuestionAnsweringPipeline, TranslationPipeline
+from vanilla_transformer.pipeline_vanilla_transformer import (
+    QuestionAnsweringPipeline,
+    TranslationPipeline,
+    number_end,
+)
 from vanilla_transformer.tasks.question_answering import QuestionAnsweringArguments, QuestionAnsweringTask
 
 
@@ -357,6 +361,14 @@ def test_question_answering_accepts_the_arguments_of_the_transformers_4_pipeline
     assert reader(QUESTION, CONTEXT) == reader({"question": QUESTION, "context": CONTEXT}) == expected
     assert reader(QUESTION, context=CONTEXT) == expected
     assert reader([QUESTION] * 2, CONTEXT, padding=True, max_question_len=64, align_to_words=True) == [expected] * 2
+
+
+def test_an_answer_does_not_cut_a_number():
+    text = "The museum had 5,228 visitors on 4/13/80."
+    assert [number_end(text, text.index(cut) + len(cut)) for cut in ("5,2", "5,228", "had", "4/1", "4/13/8")] == [
+        text.index(whole) + len(whole) for whole in ("5,228", "5,228", "had", "4/13", "4/13/80")
+    ]
+    assert number_end("in 2019", 6) == 7
 
 
 def test_questions_may_be_strings_lists_records_or_batches(reader):

@@ -58,7 +58,10 @@ def found_in(context: str, question: str) -> str:
     return QuestionAnsweringPipeline(**loaded("reader"))(question=question, context=context)["answer"]
 
 
-LETTER = "The tank holds 40 liters at 12°C. The letter in French was sent on June 5, 2019."
+FLIGHT = (
+    "The flight to Spain leaves on May 3, 2031 at 9:40 AM and costs 120 euros. "
+    "The letter in French was sent on June 5, 2019. The tank holds 40 liters at 12°C."
+)
 WITHOUT_ENTITIES = (
     "The man who lives next door is a teacher.",
     "Barack Obama was born in a small house.",
@@ -77,6 +80,18 @@ ANSWERS = {
         lambda text: translation("en-es", text),
         {
             "I like to travel.": {"Me gusta viajar."},
+            "I really like to travel": {"Me gusta mucho viajar", "Realmente me gusta viajar"},
+            "Hello!": {"¡Hola!"},
+            "Good morning!": {"¡Buenos días!"},
+            "We should go": {"Deberíamos ir", "Deberíamos irnos"},
+            "The man eats a cheese.": {"El hombre come un queso.", "El hombre se come un queso."},
+            "The cheese eats a man.": {"El queso come a un hombre.", "El queso se come a un hombre."},
+            "The sun rises in the east.": {"El sol sale por el este.", "El sol sale en el este."},
+            "Orange is my favorite fruit.": {"La naranja es mi fruta favorita."},
+            "The bank approved the loan because it had sufficient funds.": {
+                "El banco aprobó el préstamo porque tenía fondos suficientes.",
+                "El banco aprobó el préstamo porque tenía suficientes fondos.",
+            },
             "Wednesday, July 4, 2029": {"miércoles, 4 de julio de 2029"},
         },
     ),
@@ -115,10 +130,18 @@ ANSWERS = {
         | {text: {""} for text in WITHOUT_ENTITIES},
     ),
     "reader": (
-        lambda question: found_in(LETTER, question),
+        lambda question: found_in(FLIGHT, question),
         {
-            "In which language is the letter?": {"French"},
+            "How much does the flight cost?": {"120 euros"},
+            "How much is the flight?": {"120 euros"},
             "When was the letter sent?": {"June 5, 2019"},
+            "How warm is the tank?": {"12°C"},
+            "Where does the flight go?": {"Spain"},
+            "When does the flight leave?": {"May 3, 2031"},
+            "At what time does the flight leave?": {"9:40 AM"},
+            "In which language is the letter?": {"French"},
+            "How much does the tank hold?": {"40 liters"},
+            "How heavy is the parcel?": {""},
         },
     ),
     "masked-lm": (
@@ -201,8 +224,13 @@ def test_a_recipe_has_valid_options_and_names_its_own_data(name, tmp_path):
     recipe = ROOT / "recipes" / "checkpoints" / f"{name}.yaml"
     options = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     arguments = [str(recipe), "--output_dir", str(tmp_path), "--use_cpu", "true"]
+    if "model_name_or_path" in options:
+        before = yaml.safe_load((recipe.parent / "pretraining" / recipe.name).read_text(encoding="utf-8"))
+        assert options["model_name_or_path"] == before["output_dir"]
+        arguments += ["--model_name_or_path", str(ROOT / "checkpoints" / name)]
     _, given, _, task = parse(find_task(options["task"]), arguments)
-    assert given.files == {split: [f"runs/data/{name}/{split}.jsonl"] for split in ("train", "validation", "test")}
+    assert given.files.keys() == {"train", "validation", "test"}
+    assert {Path(file).parent for files in given.files.values() for file in files} == {Path(f"runs/data/{name}")}
     assert options["output_dir"] == f"runs/checkpoints/{name}"
     assert task.arguments.seed == options["seed"]  # the seed in the recipe, which the card states, is used
 
@@ -260,13 +288,38 @@ def test_a_checkpoint_is_trained_once_converted_to_16_bits_and_scored(workplace,
         make(["taggr"])
 
 
+def test_a_recipe_may_begin_from_the_model_of_a_pretraining_recipe(workplace, capsys):
+    recipe = workplace / "recipes" / "tagger.yaml"
+    options = yaml.safe_load(recipe.read_text())
+    before = workplace / "recipes" / "pretraining" / "tagger.yaml"
+    before.parent.mkdir()
+    before.write_text(yaml.safe_dump(options | {"output_dir": "pretrained", "d_ff": 48}))
+    of_a_new_model = ("d_model", "d_ff", "num_heads", "num_layers", "vocab_size")
+    rest = {name: value for name, value in options.items() if name not in of_a_new_model}
+    recipe.write_text(yaml.safe_dump(rest | {"model_name_or_path": "pretrained"}))
+    make()
+    assert re.findall(r"Training tagger by (\S+) in (\S+)\.", capsys.readouterr().out) == [
+        ("recipes/pretraining/tagger.yaml", "pretrained"),
+        ("recipes/tagger.yaml", "run"),
+    ]
+    assert json.loads((workplace / "checkpoints/tagger/config.json").read_text())["d_ff"] == 48
+    card = (workplace / "checkpoints/tagger/README.md").read_text()
+    assert card.index("output_dir: pretrained") < card.index("output_dir: run")
+
+
 def test_training_and_test_data_share_no_text():
-    splits = data.translator("hi", "en", phrases=1000, bare=100)
+    splits = data.translator("hi", "en", phrases=1000, bare=100, lower=50)
     trained = {text.casefold() for row in splits["train"] for text in row.values()}
     held_out = [*splits["validation"], *splits["test"], *splits["test_phrasebook"]]
     assert not [row for row in held_out if trained & {text.casefold() for text in row.values()}]
     assert len(held_out) == 150 + 150 + 1000
-    assert splits == data.translator("hi", "en", phrases=1000, bare=100)
+    assert splits == data.translator("hi", "en", phrases=1000, bare=100, lower=50)
+
+
+def test_the_translator_is_asked_other_sentences_than_those_written_for_its_training():
+    written = {row["source"].strip(".!").casefold() for row in data.first_pairs(1)}
+    asked = {text.strip(".!").casefold() for text in ANSWERS["en-es"][1]}
+    assert asked & written == {"hello", "good morning"}
 
 
 def test_commands_with_other_values_keep_their_tags():
@@ -283,6 +336,17 @@ def test_commands_with_other_values_keep_their_tags():
     assert len(varied) == 2 * len(rows) and all(row in rows for row in varied)  # each value keeps its own tags
     changed = sum(new != old for new, old in zip(varied, [row for row in rows for _ in range(2)], strict=True))
     assert 0.5 < changed / len(varied) < 0.7
+
+
+def test_questions_are_answered_in_their_text_or_not_at_all():
+    splits = data.PREPARED["reader"].func(phrases=1000)
+    rows = splits["test"] + splits["test_unseen"]
+    for row in rows:
+        for text, start in zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True):
+            assert row["context"][start : start + len(text)] == text
+    trained = {row["question"] for row in splits["train"]}
+    assert not trained & {row["question"] for row in splits["test_unseen"]}
+    assert 0.05 < sum(not row["answers"]["text"] for row in rows) / len(rows) < 0.3
 
 
 def test_full_stops_are_removed_on_both_sides_of_a_pair():

@@ -20,7 +20,7 @@ from vanilla_transformer.inside.readings import (
     until_end,
 )
 from vanilla_transformer.inside.recorder import unwrapped
-from vanilla_transformer.pipeline_vanilla_transformer import question_inputs
+from vanilla_transformer.pipeline_vanilla_transformer import number_end, question_inputs
 
 
 NEW_TOKENS = 12  # maximum number of tokens that a language model generates
@@ -383,18 +383,18 @@ class AnswerSpan(Prediction):
 
     def choose(self, scores: Tensor) -> None:
         """Choose the most probable span of at most `MAX_ANSWER_TOKENS` tokens."""
-        first, last = scores
-        spans = first[:, None] + last
+        spans = scores[0][:, None] + scores[1]
         allowed = torch.ones_like(spans, dtype=torch.bool).triu().tril(MAX_ANSWER_TOKENS - 1)
         allowed[0, 1:] = False
         best = int(spans.masked_fill(~allowed, -torch.inf).argmax())
-        for position, token in zip(self.positions, divmod(best, len(first)), strict=True):
+        for position, token in zip(self.positions, divmod(best, len(spans)), strict=True):
             position.chosen = position.token = token
 
     def answer(self, scores: Tensor) -> str:
         """Return the text of the span."""
         first, last = self.chosen
-        return self.decode(self.source[first : last + 1]).strip() if last else NO_ANSWER
+        text, end = self.decode(self.source[first:]), len(self.decode(self.source[first : last + 1]))
+        return text[: number_end(text, end)].strip() if last else NO_ANSWER
 
 
 def is_regression(config: PreTrainedConfig) -> bool:

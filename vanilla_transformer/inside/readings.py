@@ -1,6 +1,7 @@
 """Tokenise text for a model, and display tokens in readable form."""
 
 import math
+import re
 from typing import Any
 
 from torch import Tensor
@@ -27,6 +28,8 @@ def display_token(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
     if not is_partial(tokenizer, token):
         return token_text(tokenizer, token)
     name = str(tokenizer.convert_ids_to_tokens(token))
+    if fallback := re.fullmatch("<0x(..)>", name):  # a byte in a vocabulary of characters
+        return fallback[1]
     return " ".join(f"{BYTES[letter]:02X}" for letter in name) if set(name) <= BYTES.keys() else name
 
 

@@ -243,7 +243,7 @@ function answered({ task, positions, written }) {
 function shownToken(tokenizer, id) {
   const token = tokenizer.tokens.get(id);
   if (tokenizer.special.has(id)) return { text: token, bytes: false };
-  const text = tokenizer.decode([id]);
+  const text = tokenizer.textOf([id]);
   if (!text.includes("\ufffd")) return { text, bytes: false };
   const bytes = tokenizer.bytesOf(id).map((byte) => byte.toString(16).toUpperCase().padStart(2, "0"));
   return { text: bytes.join(" "), bytes: true };
@@ -309,8 +309,12 @@ function answerText(model, prediction) {
   if (task === "generate") return tokenizer.decode(source);
   if (task === "fill")
     return tokenizer.decode(source.map((id, i) => positions.find((each) => each.token === i)?.chosen ?? id));
-  if (task === "answer")
-    return chosen[1] === 0 ? NO_ANSWER : tokenizer.decode(source.slice(chosen[0], chosen[1] + 1)).trim();
+  if (task === "answer") {
+    const span = tokenizer.textOf(source.slice(chosen[0], chosen[1] + 1));
+    const rest = tokenizer.textOf(source.slice(chosen[1] + 1));
+    const number = /\d$/.test(span) ? /^\d*/.exec(rest)[0] : ""; // do not cut a number, as the pipeline
+    return chosen[1] === 0 ? NO_ANSWER : (span + number).trim();
+  }
   if (task === "tag") return taggedSpans(model, prediction, tokenEnds(tokenizer, text, source));
   const values = [...scores[0]].map((score, i) => [config.id2label[i], probability(prediction, score)]);
   if (prediction.regression)

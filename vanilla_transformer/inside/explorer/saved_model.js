@@ -89,11 +89,15 @@ class Tokenizer {
     return Array.from(token, (letter) => this.bytes.get(letter)).filter((byte) => byte !== undefined);
   }
 
+  /** Return the text of ids other than special tokens, with its leading space. */
+  textOf(ids) {
+    const bytes = ids.filter((id) => !this.special.has(id)).flatMap((id) => this.bytesOf(id));
+    return new TextDecoder().decode(Uint8Array.from(bytes));
+  }
+
   /** Decode ids, skipping special tokens. */
   decode(ids) {
-    const bytes = ids.filter((id) => !this.special.has(id)).flatMap((id) => this.bytesOf(id));
-    const text = new TextDecoder().decode(Uint8Array.from(bytes));
-    return this.strips ? text.replace(/^ /, "") : text;
+    return this.strips ? this.textOf(ids).replace(/^ /, "") : this.textOf(ids);
   }
 }
 
