@@ -345,7 +345,7 @@ embeddings = model.get_input_embeddings().weight.detach()
 
 def rows(word):
     """Return the rows of the embedding matrix for a word inside a sentence (tokens, d_model)."""
-    return embeddings[tokenizer(" " + word, add_special_tokens=False)["input_ids"]]
+    return embeddings[tokenizer(word, add_special_tokens=False)["input_ids"]]
 
 
 # %% [markdown]

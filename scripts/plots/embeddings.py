@@ -33,7 +33,7 @@ def embedding_points() -> dict[str, np.ndarray]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
 
     def vector(word: str) -> torch.Tensor:
-        tokens = tokenizer(" " + word, add_special_tokens=False)["input_ids"]  # leading space, as in a sentence
+        tokens = tokenizer(word, add_special_tokens=False)["input_ids"]  # with a space before it, as in a sentence
         return torch.nn.functional.normalize(embeddings[tokens].mean(dim=0), dim=0)
 
     groups = {name: words.split() for name, words in GROUPS.items()}

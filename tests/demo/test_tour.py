@@ -127,7 +127,7 @@ def test_arrow_keys_in_a_text_field_do_not_leave_the_stop(browser, address):
         expect(page.locator(".tour h2")).to_have_text("Position")
         page.get_by_label("Text to translate").fill("July 4")
         page.get_by_label("Text to translate").press("Enter")
-        expect(page.locator(".scene .token title").first).to_have_text('"July"')
+        expect(page.locator(".scene .token title").first).to_have_text('" July"')
         expect(settled(page).locator("h2")).to_have_text("Position")
         choose(page, "Classify")
         expect(page.locator(".tour nav a")).to_have_count(len(STOPS["classifier"]))
