@@ -242,8 +242,8 @@ def plan_language_model(task: str, facts: Facts) -> Recipe:
 def plan_encoder(task: str, facts: Facts) -> Recipe:
     """Return the options for an encoder.
 
-    Regression uses those of recipes/clear.yaml, and question answering those of
-    recipes/phrasebook_question_answering.yaml. The number of steps depends on the number of rows.
+    Regression uses those of recipes/clear.yaml, tagging those of recipes/checkpoints/tagger.yaml, and question
+    answering those of recipes/phrasebook_question_answering.yaml. The number of steps depends on the number of rows.
     """
     batch, steps, metric = 32, 14, "accuracy"
     model: Recipe = {"num_layers": 2, "d_model": 128, "d_ff": 256, "num_heads": 4, "norm_position": "pre"}
@@ -259,8 +259,9 @@ def plan_encoder(task: str, facts: Facts) -> Recipe:
         others["learning_rate"] = 5e-4
         steps, metric = 30, "pearson"
     elif task == "tagging":
-        others |= {"learning_rate": 5e-3, "muon": True}
-        batch, steps, metric = 16, 40, "f1"
+        model |= {"num_layers": 3, "d_ff": 512, "dropout": 0.3, "init": "default", "norm_position": "post"}
+        others |= {"learning_rate": 2e-3, "tokenizer_kind": "byte_bpe"}
+        batch, steps, metric = 64, 26, "f1"
     elif task == "question_answering":
         model |= {"num_layers": 4, "d_ff": 512, "dropout": 0.05, "init": "default"}
         steps, metric = 40, "loss"
