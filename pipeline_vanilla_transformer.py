@@ -229,7 +229,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
 
 
 def number_end(text: str, end: int) -> int:
-    """Return `end`, or the end of the number that it would cut: a token is a single digit, so models err by one."""
+    """Return `end`, or the end of the number that it would cut. Models read single digits and may stop too early."""
     return next((i for i in range(end, len(text)) if not text[end - 1 : i + 1].isdigit()), len(text))
 
 

@@ -21,7 +21,7 @@ TAGGED = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 FIRST_NAMES = {"Tom", "Mary"}  # in many of Tatoeba's sentences
-# kind of question -> its wordings, the last of which is asked only in test_unseen
+# Maps each kind of question to its wordings. The last wording is used only in test_unseen.
 QUESTIONS = yaml.safe_load((Path(__file__).parent / "questions.yaml").read_text(encoding="utf-8"))
 
 Slot = tuple[str | None, list[str]]  # name of a slot, or None outside of slots, and its tokens

@@ -48,7 +48,7 @@ class Walk:
 
     @property
     def max_columns(self) -> int:
-        """The maximum number of displayed columns; with `edges`, those of the publication."""
+        """The maximum number of columns to display; with `edges`, as many as the publication prints."""
         return 2 * self.edges + 1 if self.edges else MAX_COLUMNS
 
     def difference(self, step: Step) -> float | None:

@@ -242,8 +242,8 @@ def plan_language_model(task: str, facts: Facts) -> Recipe:
 def plan_encoder(task: str, facts: Facts) -> Recipe:
     """Return the options for an encoder.
 
-    Regression uses those of recipes/clear.yaml, tagging those of recipes/checkpoints/tagger.yaml, and question
-    answering those of recipes/phrasebook_question_answering.yaml. The number of steps depends on the number of rows.
+    The options come from recipes/clear.yaml for regression, from recipes/checkpoints/tagger.yaml for tagging, and from
+    recipes/phrasebook_question_answering.yaml for question answering. The number of steps grows with the rows.
     """
     batch, steps, metric = 32, 14, "accuracy"
     model: Recipe = {"num_layers": 2, "d_model": 128, "d_ff": 256, "num_heads": 4, "norm_position": "pre"}
