@@ -335,13 +335,19 @@ class Budget:
         times = {"validation": 2 + EVALUATIONS if "eval_steps" in plan else 2}
         return sum(times.get(split, 1) * min(rows, most) for split, rows in self.held_out.items())
 
-    def steps_within(self, seconds: float) -> int:
+    def divide(self, plan: Recipe, seconds: float) -> tuple[float, float]:
+        """Return the seconds for training and for scoring; the latter at most a fixed share, or what all rows need."""
+        usable = max(0.0, SAFETY * seconds - self.setup)
+        scoring = min(SHARE_OF_SCORING * usable, self.scored(plan) * self.row)
+        return usable - scoring, scoring
+
+    def steps_within(self, plan: Recipe, seconds: float) -> int:
         """Return the number of training steps that fit into `seconds`, leaving time for scoring."""
-        return int(max(0.0, SAFETY * seconds - self.setup) * (1 - SHARE_OF_SCORING) / self.step)
+        return int(self.divide(plan, seconds)[0] / self.step)
 
     def suits(self, size: str, plan: Recipe, seconds: float) -> bool:
         """Return whether a model of this size learns more in `seconds` than one of the next smaller size."""
-        return self.steps_within(seconds) >= min(FEWEST_OF_SIZE[size], plan.get("max_steps", math.inf))
+        return self.steps_within(plan, seconds) >= min(FEWEST_OF_SIZE[size], plan.get("max_steps", math.inf))
 
     def fit(self, plan: Recipe, seconds: float) -> Recipe:
         """Return the plan, with no more steps and scored rows than the time allows.
@@ -349,16 +355,16 @@ class Budget:
         Raises:
             ValueError: the time is too short for a useful model.
         """
-        if self.steps_within(seconds) < FEWEST_STEPS:
+        if self.steps_within(plan, seconds) < FEWEST_STEPS:
             missing = (self.setup + FEWEST_STEPS * self.step / (1 - SHARE_OF_SCORING)) / SAFETY - seconds
             raise ValueError(
                 f"--minutes: on this machine {FEWEST_STEPS} steps of {self.step:.2g} s end about {missing / 60:.1f} "
                 "minutes later: give more."
             )
-        rows = max(0.0, SAFETY * seconds - self.setup) * SHARE_OF_SCORING / max(self.row, 1e-9)
-        share = min(1.0, rows / max(1, self.scored(plan)))
-        limited = {"max_eval_samples": max(20, int(share * max(self.held_out.values())))} if share < 1 else {}
-        steps = {"max_steps": clamp(self.steps_within(seconds), 1, plan["max_steps"])} if "max_steps" in plan else {}
+        needed, given = self.scored(plan) * self.row, self.divide(plan, seconds)[1]
+        rows = max(20, int(given / needed * max(self.held_out.values()))) if given < needed else None
+        limited = {"max_eval_samples": rows} if rows else {}
+        steps = {"max_steps": min(self.steps_within(plan, seconds), plan["max_steps"])} if "max_steps" in plan else {}
         return plan | limited | steps
 
     def describe(self, plan: Recipe, facts: Facts, passed: float) -> list[str]:
