@@ -39,6 +39,7 @@ TEXTS = {
     "noncharacters and private use": "\ufeff\ufffd\ufffe\uffff\ue000\U0010fffd\U000e0001",
     "code": 'if (x != "\\n") { y += 0x1F; }  // <0x41> Ġ ▁',
 }
+LOSSLESS = [kind for kind in KINDS if kind != "word"]
 LITERALS = "a <pad> b<s>c</s> <mask> <unk>"
 
 
@@ -47,7 +48,7 @@ def tokenizers():
     return {
         (template, kind): train_tokenizer(CORPUS, template=template, kind=kind, vocab_size=600)
         for template in TEMPLATES
-        for kind in KINDS
+        for kind in LOSSLESS
     }
 
 
@@ -55,19 +56,19 @@ def round_trip(tokenizer, text, **options):
     return tokenizer.decode(tokenizer(text, **options)["input_ids"], skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LOSSLESS)
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_decoding_restores_the_input(tokenizers, template, kind):
     assert {name: round_trip(tokenizers[template, kind], text) for name, text in TEXTS.items()} == TEXTS
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LOSSLESS)
 def test_decoding_restores_every_unicode_character(tokenizers, kind):
     text = "".join(chr(point) for point in range(0x110000) if unicodedata.category(chr(point)) != "Cs")[::5]
     assert round_trip(tokenizers["seq2seq", kind], text) == text
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LOSSLESS)
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_special_tokens_in_a_corpus_can_be_treated_as_text(tokenizers, template, kind):
     tokenizer = tokenizers[template, kind]
@@ -121,14 +122,14 @@ def test_chats_begin_with_bos_and_assistant_turns_end_with_eos(tokenizers):
     assert whole[-1] == tokenizer.eos_token_id
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LOSSLESS)
 def test_there_is_no_unknown_token(tokenizers, kind):
     tokenizer = tokenizers["seq2seq", kind]
     assert tokenizer.unk_token is None
     assert "<unk>" not in tokenizer.get_vocab()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LOSSLESS)
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_special_tokens_have_the_ids_that_configs_expect(tokenizers, template, kind):
     tokenizer, config = tokenizers[template, kind], VanillaTransformerConfig()
@@ -138,7 +139,7 @@ def test_special_tokens_have_the_ids_that_configs_expect(tokenizers, template, k
     assert tokenizer.mask_token_id == (3 if template == "encoder" else None)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LOSSLESS)
 @pytest.mark.parametrize(
     ("template", "single", "pair"),
     [
@@ -176,7 +177,7 @@ def test_mask_includes_the_preceding_space_except_for_character_tokenizers(token
         assert tokenizer.decode(ids[place + 1 :]) == "."
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LOSSLESS)
 def test_offsets_locate_an_answer_in_the_context(tokenizers, kind):
     tokenizer = tokenizers["encoder", kind]
     question, context = "Where?", "  Das  Museum in\tनॉर्वे 👩🏽‍🚀, 2031."
@@ -263,7 +264,7 @@ def test_a_small_vocabulary_keeps_the_most_frequent_characters():
     assert len(tokenizer) == 261
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LOSSLESS)
 def test_the_vocabulary_is_never_larger_than_requested(kind):
     smallest = 3 + 256 + (len(set("".join(CORPUS))) if kind == "unigram" else 0)
     for size in (smallest, smallest + 10):
@@ -295,7 +296,7 @@ def test_lowercase_applies_to_text_but_not_to_special_tokens(kind):
     assert tokenizer("<mask>")["input_ids"] == [1, 3, 2]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LOSSLESS)
 def test_auto_tokenizer_loads_trained_tokenizers_without_this_package(tokenizers, kind, tmp_path):
     folder = tmp_path / "tokenizer"
     expected = {}
@@ -344,5 +345,25 @@ def test_error_for_invalid_tokenizer_options_gives_the_reason(texts, options, me
 
 
 def test_error_for_an_unknown_kind_lists_the_known_kinds():
-    with pytest.raises(ValueError, match=r"kind='word' .* byte_bpe, unigram, character"):
-        train_tokenizer(["a"], kind="word")
+    with pytest.raises(ValueError, match=r"kind='words' .* byte_bpe, unigram, character, word"):
+        train_tokenizer(["a"], kind="words")
+
+
+def test_a_word_tokenizer_knows_the_words_that_occur_twice(tmp_path):
+    texts = ["Play some jazz", "Please play some music", "play a song!"] * 2 + ["Book a table for nine!"]
+    train_tokenizer(texts, "encoder", "word", lowercase=True).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.convert_ids_to_tokens(range(10))[:7] == [
+        "<pad>",
+        "<s>",
+        "</s>",
+        "<mask>",
+        "<unk>",
+        "play",
+        "some",
+    ]
+    ids = tokenizer("PLAY a tango!")["input_ids"]
+    assert tokenizer.convert_ids_to_tokens(ids) == ["<s>", "play", "a", "<unk>", "!", "</s>"]
+    assert tokenizer.unk_token == "<unk>" and tokenizer.decode(ids, skip_special_tokens=True) == "play a !"
+    assert "table" not in tokenizer.get_vocab()
+    assert len(train_tokenizer(texts, kind="word", vocab_size=300)) < 20

@@ -10,12 +10,16 @@ import torch
 from transformers import AutoTokenizer
 
 from browsing import NEEDS_CHROMIUM, expect, open_switches, visit
+from family import encoder_only
+from vanilla_transformer import VanillaTransformerForSequenceClassification
 from vanilla_transformer.app.app import find_models
 from vanilla_transformer.app.static_page import write_static_page
 from vanilla_transformer.cli import demo
+from vanilla_transformer.data.tokenizer import train_tokenizer
 from vanilla_transformer.files import shipped_models
 from vanilla_transformer.inside.interventions import interventions_from_json
 from vanilla_transformer.inside.markup import component_files
+from vanilla_transformer.inside.model_files import model_files
 from vanilla_transformer.inside.page import compare_data, explore_data, layer_values
 from vanilla_transformer.inside.predictions import predict
 from vanilla_transformer.loading import CHECKPOINTS, load_model
@@ -104,6 +108,24 @@ def test_logits_and_token_ids_equal_those_of_pytorch(page, name):
     )
     assert found["read"] == prediction.source[: len(found["read"])] and len(found["read"]) > 2
     torch.testing.assert_close(torch.tensor(found["logits"]), logits.reshape(-1, logits.shape[-1]), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("kind", ["byte_bpe", "unigram", "word"])
+def test_the_page_reads_texts_with_the_same_tokens_as_the_library(page, kind, lowercase):
+    texts = ["The museum in Norway had 1204 visitors.", "Straße, ΟΔΟΣ İ: नॉर्वे के संग्रहालय में 我喜欢"] * 3
+    tokenizer = train_tokenizer(texts, "encoder", kind, 600, lowercase)
+    model = encoder_only(VanillaTransformerForSequenceClassification, vocab_size=len(tokenizer))
+    asked = [*texts[:2], "THE  visitors of\u00a0my\tmuseum!?", "ΟΔΟΣ <mask> a_b", "👩🏽‍🚀 x\u200dy", ""]
+    found = page.evaluate(
+        """([files, texts]) => {
+            const { tokenizer } = engine.readModel(files);
+            return texts.map((text) => { const ids = tokenizer.encode(text); return [ids, tokenizer.decode(ids)]; });
+        }""",
+        [model_files(model, tokenizer), asked],
+    )
+    ids = [tokenizer(text)["input_ids"] for text in asked]
+    assert found == [[each, tokenizer.decode(each, skip_special_tokens=True)] for each in ids]
 
 
 def check_equal(found: Any, expected: Any, place: str = "") -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import yaml
+from datasets import Dataset
 from transformers import AutoTokenizer
 
 from small_data import write_json_lines
@@ -132,6 +133,7 @@ def test_planned_steps_and_vocabulary_grow_with_the_data():
 def test_the_size_of_a_translator_depends_on_the_data_and_on_the_speed():
     news = Facts(rows=4_500_000, characters=110, alphabet=300, is_stream=True)
     assert sizes("translation", PAIRS, on_cpu=False) == ["small", "short"]
+    assert sizes("translation", Facts(20_000, 19, 80), on_cpu=False) == ["short"]
     assert sizes("translation", news, on_cpu=True) == ["medium", "small", "short"]
     assert sizes("translation", news, on_cpu=False) == ["base", "medium", "small", "short"]
     assert make_plan("translation", news, "base") == make_plan("translation", news, "base") | {
@@ -163,8 +165,20 @@ def test_the_tokenizer_kind_depends_on_alphabet_and_data_size():
         for facts in (PAIRS, Facts(20_000, 40, alphabet=3000), Facts(3_000_000, 40, 80))
     ]
     assert kinds == ["unigram", "byte_bpe", "byte_bpe"]
+    few, topics = Facts(2000, 40, 80, known_words=0.5), Facts(2000, 40, 80, known_words=0.8)
+    kinds = [
+        make_plan(task, facts)["tokenizer_kind"] for task in ("classification", "tagging") for facts in (few, topics)
+    ]
+    assert kinds == ["unigram", "word", "byte_bpe", "byte_bpe"]
     assert make_plan("language_modeling", Facts(1, 1_000_000, 60))["tokenizer_kind"] == "character"
     assert "tokenizer_kind" not in make_plan("language_modeling", Facts(1, 1_000_000, alphabet=3000))
+
+
+def test_words_are_known_in_texts_about_a_topic_but_not_in_names():
+    names = [{"name": f"{a}{b}ov", "label": "ru"} for a in "bdgklm" for b in "aeiou"]
+    orders = [{"text": f"Play {i} songs by {name['name']}", "label": "play"} for i, name in enumerate(names)]
+    shares = [Facts.of(Dataset.from_list(rows), ["rows.csv"]).known_words for rows in (names, orders)]
+    assert shares == [0, pytest.approx(3 / 5)]
 
 
 def test_a_plan_for_little_text_keeps_the_best_weights():

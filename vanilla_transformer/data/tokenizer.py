@@ -1,15 +1,15 @@
-"""Train lossless tokenizers that AutoTokenizer can load without this package.
+"""Train tokenizers that AutoTokenizer can load without this package.
 
-All kinds fall back to bytes, so every string decodes to itself and there are no unknown tokens. As in all transformers
-tokenizers, "</s>" or "<mask>" in the input is parsed as a special token, which chat templates and fill-mask prompts
-rely on. To treat these strings as ordinary text, call `tokenizer(texts, split_special_tokens=True)`.
+All kinds but "word" fall back to bytes, so every string decodes to itself and there are no unknown tokens. As in all
+transformers tokenizers, "</s>" or "<mask>" in the input is parsed as a special token, which chat templates and
+fill-mask prompts rely on. To treat these strings as ordinary text, call `tokenizer(texts, split_special_tokens=True)`.
 """
 
 import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from vanilla_transformer.files import temporary_sibling
 
 CACHE_VERSION = 1  # increment when the same texts and options produce a different tokenizer
 PAD, BOS, EOS, MASK = "<pad>", "<s>", "</s>", "<mask>"  # ids 0 to 3; the configs default to the first three
+UNKNOWN = "<unk>"  # only for kind="word"
 
 # Special tokens around a single sequence ($A) and a pair ($A, $B), for each model family.
 TEMPLATES = {
@@ -115,13 +116,17 @@ def unigram(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedTok
     return tokenizer
 
 
+def by_frequency(counts: Mapping[str, int], at_least: int = 1) -> list[str]:
+    """Return the keys with a count of at least `at_least`, the most frequent first."""
+    return sorted((key for key in counts if counts[key] >= at_least), key=lambda key: (-counts[key], key))
+
+
 def character(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]) -> Tokenizer:
     """Build a vocabulary of the most frequent characters; all other characters are encoded as UTF-8 bytes."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
-    by_frequency = sorted(counts, key=lambda char: (-counts[char], char))
-    tokens = [*map(str, special_tokens), *BYTE_TOKENS, *by_frequency]
+    tokens = [*map(str, special_tokens), *BYTE_TOKENS, *by_frequency(counts)]
     vocabulary = {token: i for i, token in enumerate(tokens[:vocab_size])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
@@ -129,7 +134,23 @@ def character(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedT
     return tokenizer
 
 
-KINDS = {"byte_bpe": byte_bpe, "unigram": unigram, "character": character}
+def word(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]) -> Tokenizer:
+    """Build a vocabulary of words and punctuation marks that occur at least twice; all others become `<unk>`.
+
+    With few training texts, a classifier learns more about whole words than about parts of words, and it learns to
+    ignore unknown ones. White space is lost.
+    """
+    split = pre_tokenizers.Whitespace()
+    counts = Counter(word for text in texts for word, _ in split.pre_tokenize_str(text))
+    tokens = [*map(str, special_tokens), UNKNOWN, *by_frequency(counts, at_least=2)]
+    vocabulary = {token: i for i, token in enumerate(tokens[:vocab_size])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer, tokenizer.decoder = split, decoders.WordPiece(cleanup=False)
+    tokenizer.add_special_tokens([*special_tokens, AddedToken(UNKNOWN, normalized=False, special=True)])
+    return tokenizer
+
+
+KINDS = {"byte_bpe": byte_bpe, "unigram": unigram, "character": character, "word": word}
 
 
 def train_tokenizer(
@@ -146,7 +167,7 @@ def train_tokenizer(
         template: model family, a key of `TEMPLATES`. "encoder" adds `<mask>`, "causal" pads on the left, and "seq2seq"
             prepends a space to the first word (except with kind="character"). To encode lists of words with another
             template, call `read_words_with_spaces`.
-        kind: "byte_bpe" (byte-level byte pair encoding), "unigram" (Kudo 2018) or "character".
+        kind: "byte_bpe" (byte-level byte pair encoding), "unigram" (Kudo 2018), "character" or "word".
         vocab_size: maximum vocabulary size; a small corpus may yield fewer tokens.
         lowercase: lower-case all input. Decoding then returns lower-cased text.
 
@@ -236,9 +257,11 @@ def special_names(template: str) -> dict[str, str]:
 
 def wrap_tokenizer(tokenizer: Tokenizer, template: str) -> PreTrainedTokenizerFast:
     """Wrap a trained tokenizer in the tokenizer class of transformers."""
+    has_unknown = tokenizer.token_to_id(UNKNOWN) is not None
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         **special_names(template),
+        **({"unk_token": UNKNOWN} if has_unknown else {}),
         padding_side="left" if template == "causal" else "right",
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,

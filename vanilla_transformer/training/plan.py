@@ -4,9 +4,11 @@ A plan has the format of a recipe. Its values come from the tuned recipes in `re
 """
 
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -22,6 +24,7 @@ Recipe = dict[str, Any]
 # size of a translator -> number of steps below which the next smaller size learns more in the same time
 FEWEST_OF_SIZE = {"base": 20_000, "medium": 3_000, "small": 500, "short": 0}
 SIZE_FOR_ROWS = {"base": 1_000_000, "medium": 200_000}  # size -> number of rows from which it is tried
+PHRASE = 25  # characters; phrases on average shorter than this are learned by the smallest translator
 LONGEST_RUN = 24 * 60  # minutes, for a run without --minutes
 FEWEST_STEPS = 50
 PROBE_STEPS, PROBE_SECONDS = 8, 15.0  # maximum steps and seconds for measuring the speed
@@ -32,6 +35,7 @@ LARGEST_IN_MEMORY = 100_000_000  # bytes; larger files are streamed if the task 
 OF_STREAM = {"streaming": True, "validation_fraction": 0.005, "max_eval_samples": 1000}
 SMALL_TEXT = 3_000_000  # characters; language models for less text use characters as tokens
 FEW_ROWS = 20_000  # with fewer rows, encoders overfit unless dropout is higher and the learning rate lower
+KNOWN_WORDS = 0.65  # share of known words from which classifiers with few rows read words instead of parts of words
 LITTLE_TEXT = 300_000  # characters; with less text, language models overfit without dropout
 MOST_CHARACTERS = 350  # maximum number of distinct characters for a character or unigram tokenizer
 MOST_TEXT_OF_UNIGRAM = 30_000_000  # characters; training a unigram tokenizer on more text takes minutes
@@ -45,10 +49,11 @@ REPLACES: dict[str, Set[str]] = {
     "optim": {"muon", "muon_momentum", "embedding_decay"},
     "average_checkpoints": {"load_best_model_at_end"},
     "streaming": {"concat_pairs"},
-    "tokenizer_name_or_path": {"vocab_size", "tokenizer_kind"},
+    "tokenizer_kind": {"lowercase"},
+    "tokenizer_name_or_path": {"vocab_size", "tokenizer_kind", "lowercase"},
     "model_name_or_path": {
         *("num_layers", "encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads", "norm_position"),
-        *("preset", "init", "vocab_size", "tokenizer_kind"),
+        *("preset", "init", "vocab_size", "tokenizer_kind", "lowercase"),
     },
 }
 
@@ -82,12 +87,14 @@ class Facts:
         rows: number of rows; for a stream, an estimate.
         characters: number of characters in the longest field of a row, averaged over the rows.
         alphabet: number of distinct characters.
+        known_words: share of the words in one half of the texts that also occur in the other half.
         is_stream: whether the rows are streamed.
     """
 
     rows: int
     characters: float
     alphabet: int
+    known_words: float = 0.0
     is_stream: bool = False
 
     @classmethod
@@ -103,7 +110,15 @@ class Facts:
             10 * len(sample[0]) if ".json" in files[0] else 1
         )  # approximate bytes of a row in addition to its texts
         count = round(size_of(files) / (size + names)) if is_stream else len(rows)
-        return cls(count, characters, alphabet, is_stream)
+        known_words = share_of_known_words([max(each, key=len, default="") for each in texts])
+        return cls(count, characters, alphabet, known_words, is_stream)
+
+
+def share_of_known_words(texts: Sequence[str]) -> float:
+    """Return the share of the words in every second text that also occur in the other texts."""
+    words = [re.findall(r"\w+", text.lower()) for text in texts]
+    seen = set(chain(*words[::2]))
+    return mean([word in seen for word in chain(*words[1::2])] or [0.0])
 
 
 def size_of(files: Sequence[str]) -> int:
@@ -132,6 +147,8 @@ def sizes(task: str, facts: Facts, on_cpu: bool) -> list[str]:
     """Return the model sizes that suit the data, the largest first. A CPU would take weeks for the base model."""
     if task != "translation":
         return ["small"]
+    if facts.characters < PHRASE:
+        return ["short"]
     larger = [size for size, rows in SIZE_FOR_ROWS.items() if facts.rows >= rows and not (on_cpu and size == "base")]
     return [*larger, "small", "short"]
 
@@ -254,6 +271,8 @@ def plan_encoder(task: str, facts: Facts) -> Recipe:
         "max_length": 256,
         "tokenizer_kind": subwords(facts, 8000),
     }
+    if task != "tagging" and few and facts.known_words >= KNOWN_WORDS:
+        others |= {"tokenizer_kind": "word", "lowercase": True}
     if task == "regression":
         model |= {"dropout": 0.2, "init": "default", "norm_position": "post"}
         others["learning_rate"] = 5e-4

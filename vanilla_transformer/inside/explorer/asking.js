@@ -65,9 +65,12 @@ function take(answer, request) {
   view(beside?.above ? beside.data : answer);
   whole.hidden = false;
   const continued = answer.model.task === "generate" ? answer.written : 0; // `source` ends with the model's continuation
-  const letters = answer.source.slice(0, answer.source.length - continued).filter((token) => !token.special);
-  const unknown = letters.filter((token) => token.bytes).length > letters.length / 3;
-  hint.textContent = unknown ? "Many of these characters are not in the vocabulary of the model, so its answer is unreliable." : "";
+  const isUnknown = (token) => token.bytes || token.text === "<unk>";
+  const read = answer.source.slice(0, answer.source.length - continued).filter((token) => !token.special || isUnknown(token));
+  hint.textContent =
+    read.filter(isUnknown).length > read.length / 3
+      ? "Many of these words or characters are not in the vocabulary of the model, so its answer is unreliable."
+      : "";
   if (state.tour && state.tour !== "training") return visit(nearestStop(state.tour), false);
   state.tour = null;
   placeTour();

@@ -1,16 +1,22 @@
 // The files of a saved model: the tokenizer, and the weights.
 
-/** A byte-level BPE or a unigram tokenizer, read from tokenizer.json. */
+// Words and runs of punctuation, like \w+|[^\w\s]+ in Unicode.
+const LETTER = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
+const WORDS = new RegExp(`[${LETTER}]+|[^${LETTER}\\p{White_Space}]+`, "gu");
+
+/** A byte-level BPE, unigram or word tokenizer, read from tokenizer.json. */
 class Tokenizer {
   constructor({ model, normalizer, pre_tokenizer: split, post_processor: post, decoder, added_tokens: added }) {
     const parts = split?.pretokenizers ?? [split];
     const steps = normalizer?.normalizers ?? (normalizer ? [normalizer] : []);
-    const isKnown = steps.every(({ type }) => type === "Prepend");
+    const isKnown = steps.every(({ type }) => ["Lowercase", "Prepend"].includes(type));
     const kind = [model.type, ...parts.map((part) => part?.type)].join();
-    if (!isKnown || !["BPE,Split,ByteLevel", "Unigram,Split"].includes(kind))
+    if (!isKnown || !["BPE,Split,ByteLevel", "Unigram,Split", "WordLevel,Whitespace"].includes(kind))
       throw new Error(`This kind of tokenizer (${model.type}) is not supported in the page.`);
-    this.pattern = new RegExp(parts[0].pattern.Regex, "gu");
-    this.prefix = steps.map(({ prepend }) => prepend).join(""); // added before the first word of a text
+    this.words = model.type === "WordLevel";
+    this.pattern = this.words ? WORDS : new RegExp(parts[0].pattern.Regex, "gu");
+    this.lowers = steps.some(({ type }) => type === "Lowercase");
+    this.prefix = steps.map(({ prepend = "" }) => prepend).join(""); // added before the first word of a text
     this.strips = decoder?.decoders?.some(({ type }) => type === "Strip");
     this.added = added;
     this.special = new Set(added.filter((token) => token.special).map(({ id }) => id));
@@ -20,6 +26,7 @@ class Tokenizer {
     this.ids = new Map([...vocabulary, ...added.map(({ content, id }) => [content, id])]);
     this.tokens = new Map([...this.ids].map(([token, id]) => [id, token]));
     this.ranks = new Map((model.merges ?? []).map((pair, rank) => [[pair].flat().join(" "), rank]));
+    this.other = this.ids.get(model.unk_token); // the id of all words that are not in the vocabulary
     this.template = post.processors.find(({ type }) => type === "TemplateProcessing");
     // As in GPT-2, non-printable bytes are represented by characters from U+0100 on.
     let next = 256;
@@ -39,8 +46,13 @@ class Tokenizer {
   /** Encode a text without adding special tokens; with `isPlain`, "</s>" in the text is treated as ordinary text. */
   encodePlain(text, isPlain = false) {
     const token = isPlain ? null : this.added.find(({ content }) => text.includes(content));
-    const split = (word) => (this.scores ? this.likeliest(word) : this.merge(word));
-    if (!token) return ((text && this.prefix + text).match(this.pattern) ?? []).flatMap(split);
+    const split = (word) => {
+      if (this.words) return this.ids.get(word) ?? this.other;
+      return this.scores ? this.likeliest(word) : this.merge(word);
+    };
+    // letter by letter: in whole words, JavaScript treats the Greek letter sigma differently
+    const plain = this.lowers ? Array.from(text, (letter) => letter.toLowerCase()).join("") : text;
+    if (!token) return ((plain && this.prefix + plain).match(this.pattern) ?? []).flatMap(split);
     const at = text.indexOf(token.content);
     const before = text.slice(0, at);
     const rest = this.encodePlain(text.slice(at + token.content.length));
@@ -85,13 +97,15 @@ class Tokenizer {
     const token = this.tokens.get(id);
     const [, byte] = (this.scores && /^<0x(..)>$/.exec(token)) || [];
     if (byte) return [parseInt(byte, 16)];
-    if (this.scores) return [...new TextEncoder().encode(token)];
+    if (this.scores || this.words) return [...new TextEncoder().encode(token)];
     return Array.from(token, (letter) => this.bytes.get(letter)).filter((byte) => byte !== undefined);
   }
 
   /** Return the text of ids other than special tokens, with its leading space. */
   textOf(ids) {
-    const bytes = ids.filter((id) => !this.special.has(id)).flatMap((id) => this.bytesOf(id));
+    const shown = ids.filter((id) => !this.special.has(id));
+    if (this.words) return shown.map((id) => this.tokens.get(id)).join(" ");
+    const bytes = shown.flatMap((id) => this.bytesOf(id));
     return new TextDecoder().decode(Uint8Array.from(bytes));
   }
 
