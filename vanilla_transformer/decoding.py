@@ -147,4 +147,4 @@ def map_by_length(
 def token_text(tokenizer: PreTrainedTokenizerBase, i: int) -> str:
     """Return a token's text with its leading space, which some tokenizers strip at the start of a sequence."""
     text = str(tokenizer.decode([i]))
-    return f" {text}" if tokenizer.decode([i, i]) == f"{text} {text}" else text
+    return f" {text}" if i not in tokenizer.all_special_ids and tokenizer.decode([i, i]) == f"{text} {text}" else text

@@ -128,6 +128,25 @@ def test_the_page_reads_texts_with_the_same_tokens_as_the_library(page, kind, lo
     assert found == [[each, tokenizer.decode(each, skip_special_tokens=True)] for each in ids]
 
 
+def test_the_page_returns_the_same_data_for_a_classifier_of_words(page):
+    tokenizer = train_tokenizer(["Play some jazz!", "Book a table"] * 2, "encoder", "word", 600, lowercase=True)
+    model = encoder_only(VanillaTransformerForSequenceClassification, vocab_size=len(tokenizer))
+    model.bfloat16().float()  # the page stores rounded weights
+    text = "Please play that, then BOOK a table!"
+    found = page.evaluate(
+        """async ([files, text]) => {
+            const host = engine.modelHost();
+            host.add(99, files);
+            return host.explore({ model: 99, text, target: null, context: null });
+        }""",
+        [model_files(model, tokenizer), text],
+    )
+    data = explore_data(model, tokenizer, text, effects=False, values=False)
+    check_equal(found, data, "data")
+    pieces = ["<s>", "Please", " play", " that", ",", " then", " BOOK", " a", " table", "!", "</s>"]
+    assert [piece["text"] for piece in found["mattered"]] == pieces
+
+
 def check_equal(found: Any, expected: Any, place: str = "") -> None:
     """Compare JSON from the page and from PyTorch, allowing for rounding differences."""
     if isinstance(expected, dict):

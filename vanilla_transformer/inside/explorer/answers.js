@@ -287,6 +287,10 @@ function steps(model, prediction, scores) {
 
 /** Return the end offset of each token of `source` in the text; -1 for special tokens. */
 function tokenEnds(tokenizer, text, source) {
+  if (tokenizer.words) {
+    const ends = Array.from(text.matchAll(tokenizer.pattern), (word) => word.index + word[0].length);
+    return source.map((id) => (tokenizer.special.has(id) && id !== tokenizer.other ? -1 : ends.shift()));
+  }
   // For each byte, the end offset of its character in the text. The tokenizer's prefix is not part of the text.
   const before = Array(tokenizer.prefix.length).fill(0);
   let index = 0;

@@ -104,14 +104,14 @@ class Tokenizer {
   /** Return the text of ids other than special tokens, with its leading space. */
   textOf(ids) {
     const shown = ids.filter((id) => !this.special.has(id));
-    if (this.words) return shown.map((id) => this.tokens.get(id)).join(" ");
+    if (this.words) return shown.map((id) => ` ${this.tokens.get(id)}`).join("");
     const bytes = shown.flatMap((id) => this.bytesOf(id));
     return new TextDecoder().decode(Uint8Array.from(bytes));
   }
 
   /** Decode ids, skipping special tokens. */
   decode(ids) {
-    return this.strips ? this.textOf(ids).replace(/^ /, "") : this.textOf(ids);
+    return this.strips || this.words ? this.textOf(ids).replace(/^ /, "") : this.textOf(ids);
   }
 }
 
