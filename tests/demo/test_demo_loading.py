@@ -27,6 +27,8 @@ from vanilla_transformer import VanillaTransformerEncoderModel, VanillaTransform
 from vanilla_transformer.app import app
 from vanilla_transformer.app.loading import EXAMPLES, DemoModel
 from vanilla_transformer.cli import demo
+from vanilla_transformer.cli.report import write_examples
+from vanilla_transformer.tasks.task import Example
 
 
 INSTALLED = VanillaTransformerEncoderModel.__module__
@@ -288,6 +290,16 @@ def test_page_shows_the_examples_of_the_model_card(name):
         page = httpx.get(client.src).text
     assert [example["text"] for example in DemoModel(str(shipped)).examples] == texts
     assert all(text in page for text in texts)
+
+
+def test_page_shows_the_examples_of_a_training_run(tmp_path):
+    folder = save(tmp_path / "translator", encoder_decoder, "seq2seq")
+    inputs = ["play jazz", "play | pause", "jazz, please", "rain?" + " and snow?" * 20]
+    targets = ["toca jazz", "toca | para", "toca jazz", "¿lluvia?"]
+    rows = [Example(text, target, target, 1.0) for text, target in zip(inputs, targets, strict=True)]
+    write_examples(Path(folder, "examples.md"), [*rows, *rows, *rows])
+    examples = [example["text"] for example in DemoModel(folder).examples]
+    assert examples == ["play jazz", "play | pause", "rain?" + " and snow?" * 9 + " and"]
 
 
 @pytest.mark.parametrize("card", [None, "no metadata", "---\nwidget: [a\n---\n", "---\nwidget:\n- src: a.png\n---\n"])

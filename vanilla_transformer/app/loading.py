@@ -3,8 +3,10 @@
 A description needs neither PyTorch nor transformers, so that the demo listens before they are imported.
 """
 
+import re
 from functools import cached_property
 from pathlib import Path
+from textwrap import shorten
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -122,7 +124,7 @@ class DemoModel:
             return {}
 
     def examples_of(self, card: dict[str, Any]) -> list[dict[str, str]]:
-        """Return the examples in the model card, which match the model's language, or the default ones."""
+        """Return the examples in the model card, those of the training run, or else the default ones."""
         if self.task == "answer":
             return [{"text": question, "context": TEXT} for question in EXAMPLES["answer"]]
         widgets = card.get("widget")
@@ -131,7 +133,20 @@ class DemoModel:
         texts = [text for text in texts if 0 < len(text) <= LONGEST_INPUT]
         if self.task == "fill":
             texts = [blanked for text in texts if BLANK in (blanked := text.replace(MASK, BLANK))]
+        texts = texts or self.examples_of_run()
         return [{"text": text} for text in texts or EXAMPLES["estimate" if self.estimates else self.task]]
+
+    def examples_of_run(self) -> list[str]:
+        """Return inputs with different targets from the examples that training has written beside the model."""
+        file = Path(self.source, "examples.md")
+        if self.task not in ("translate", "classify", "tag") or not file.is_file():
+            return []
+        best = file.read_text(encoding="utf-8").partition("## The ten worst")[0]
+        rows = re.findall(r"^\| (.+?) (?<!\\)\| (.+?) (?<!\\)\| ", best, re.MULTILINE)
+        by_target: dict[str, str] = {}
+        for source, target in rows[2:]:  # without the header
+            by_target.setdefault(target, shorten(source.replace("\\|", "|"), 100, placeholder=""))
+        return list(by_target.values())[:4]
 
     @cached_property
     def in_page(self) -> bool:
