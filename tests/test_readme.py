@@ -78,6 +78,6 @@ def test_training_on_the_included_data_gives_a_good_model(tmp_path, monkeypatch,
     said = capsys.readouterr().out
     (shown,) = blocks(ROOT / "README.md", "text")
     for line in shown.code.splitlines():
-        beginning = re.match(r"\W*[^\d.]*", line)[0]
+        beginning = re.match(r"(?:\[[#-]+\])?(\W*[^\d.]*)", line)[1]  # the bar depends on the speed
         assert beginning in said, line
     assert Path("runs/commands/curves.png").is_file() and Path("runs/commands/examples.md").is_file()

@@ -50,6 +50,7 @@ BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(BYTES)]  # names required by 
 # a single digit, a run of other characters, or white space. Splitting numbers into digits lets a model read and write
 # unseen numbers.
 PIECES = Regex(r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
+WORDS = Regex(r"[\p{L}\p{M}\p{N}_]+|[^\s\p{L}\p{M}\p{N}_]+")  # words and runs of punctuation, without white space
 # The template has no role markers and no generation prompt: the model simply continues the last message. Each turn is
 # a line. Assistant turns end with </s>, so that fine-tuning on chats teaches the model to stop.
 CHAT_TEMPLATE = (
@@ -138,13 +139,14 @@ def word(texts: Iterable[str], vocab_size: int, special_tokens: list[AddedToken]
     """Build a vocabulary of words and punctuation marks that occur at least twice; all others become `<unk>`.
 
     With few training texts, a classifier learns more about whole words than about parts of words, and it learns to
-    ignore unknown ones. White space is lost.
+    ignore unknown ones. White space is lost. The model is WordPiece without parts of words, which JavaScript's
+    tokenizers support, unlike WordLevel.
     """
-    split = pre_tokenizers.Whitespace()
+    split = pre_tokenizers.Split(WORDS, "removed", invert=True)
     counts = Counter(word for text in texts for word, _ in split.pre_tokenize_str(text))
     tokens = [*map(str, special_tokens), UNKNOWN, *by_frequency(counts, at_least=2)]
     vocabulary = {token: i for i, token in enumerate(tokens[:vocab_size])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer, tokenizer.decoder = split, decoders.WordPiece(cleanup=False)
     tokenizer.add_special_tokens([*special_tokens, AddedToken(UNKNOWN, normalized=False, special=True)])
     return tokenizer

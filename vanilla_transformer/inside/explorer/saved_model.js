@@ -1,20 +1,17 @@
 // The files of a saved model: the tokenizer, and the weights.
 
-// Words and runs of punctuation, like \w+|[^\w\s]+ in Unicode.
-const LETTER = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
-const WORDS = new RegExp(`[${LETTER}]+|[^${LETTER}\\p{White_Space}]+`, "gu");
-
 /** A byte-level BPE, unigram or word tokenizer, read from tokenizer.json. */
 class Tokenizer {
   constructor({ model, normalizer, pre_tokenizer: split, post_processor: post, decoder, added_tokens: added }) {
     const parts = split?.pretokenizers ?? [split];
     const steps = normalizer?.normalizers ?? (normalizer ? [normalizer] : []);
-    const isKnown = steps.every(({ type }) => ["Lowercase", "Prepend"].includes(type));
+    const hasParts = model.type === "WordPiece" && Object.keys(model.vocab).some((token) => /^##./.test(token));
+    const isKnown = !hasParts && steps.every(({ type }) => ["Lowercase", "Prepend"].includes(type));
     const kind = [model.type, ...parts.map((part) => part?.type)].join();
-    if (!isKnown || !["BPE,Split,ByteLevel", "Unigram,Split", "WordLevel,Whitespace"].includes(kind))
+    if (!isKnown || !["BPE,Split,ByteLevel", "Unigram,Split", "WordPiece,Split"].includes(kind))
       throw new Error(`This kind of tokenizer (${model.type}) is not supported in the page.`);
-    this.words = model.type === "WordLevel";
-    this.pattern = this.words ? WORDS : new RegExp(parts[0].pattern.Regex, "gu");
+    this.words = model.type === "WordPiece";
+    this.pattern = new RegExp(parts[0].pattern.Regex, "gu");
     this.lowers = steps.some(({ type }) => type === "Lowercase");
     this.prefix = steps.map(({ prepend = "" }) => prepend).join(""); // added before the first word of a text
     this.strips = decoder?.decoders?.some(({ type }) => type === "Strip");
