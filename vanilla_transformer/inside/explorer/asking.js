@@ -68,7 +68,7 @@ function take(answer, request) {
   const isUnknown = (token) => token.bytes || token.text === "<unk>";
   const read = answer.source.slice(0, answer.source.length - continued).filter((token) => !token.special || isUnknown(token));
   hint.textContent =
-    read.filter(isUnknown).length > read.length / 3
+    read.filter(isUnknown).length > read.length / 2
       ? "Many of these words or characters are not in the vocabulary of the model, so its answer is unreliable."
       : "";
   if (state.tour && state.tour !== "training") return visit(nearestStop(state.tour), false);
