@@ -165,11 +165,12 @@ def test_the_tokenizer_kind_depends_on_alphabet_and_data_size():
         for facts in (PAIRS, Facts(20_000, 40, alphabet=3000), Facts(3_000_000, 40, 80))
     ]
     assert kinds == ["unigram", "byte_bpe", "byte_bpe"]
-    few, topics = Facts(2000, 40, 80, known_words=0.5), Facts(2000, 40, 80, known_words=0.8)
-    kinds = [
-        make_plan(task, facts)["tokenizer_kind"] for task in ("classification", "tagging") for facts in (few, topics)
-    ]
-    assert kinds == ["unigram", "word", "byte_bpe", "byte_bpe"]
+    names, orders = (Facts(2000, 40, 80, known_words=share) for share in (0.5, 0.8))
+    assert [make_plan("classification", facts)["tokenizer_kind"] for facts in (names, orders)] == ["unigram", "word"]
+    assert make_plan("tagging", orders)["tokenizer_kind"] == "byte_bpe"
+    plan = make_plan("classification", orders)
+    assert plan["lowercase"] and "lowercase" not in without_replaced(plan, {"tokenizer_kind"})
+    assert {"tokenizer_kind", "lowercase"} & without_replaced(plan, {"model_name_or_path"}).keys() == set()
     assert make_plan("language_modeling", Facts(1, 1_000_000, 60))["tokenizer_kind"] == "character"
     assert "tokenizer_kind" not in make_plan("language_modeling", Facts(1, 1_000_000, alphabet=3000))
 
