@@ -118,7 +118,7 @@ def test_a_model_that_would_ignore_the_length_penalty_is_rejected():
     set_paper_decoding(encoder_decoder())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"word"}))
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_token_texts_concatenate_to_the_input_with_its_leading_space(template, kind):
     tokenizer = train_tokenizer(["Two  men, Ġ and ▁two"] * 3, template=template, kind=kind, vocab_size=600)

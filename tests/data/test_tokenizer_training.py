@@ -366,4 +366,7 @@ def test_a_word_tokenizer_knows_the_words_that_occur_twice(tmp_path):
     assert tokenizer.convert_ids_to_tokens(ids) == ["<s>", "play", "a", "<unk>", "!", "</s>"]
     assert tokenizer.unk_token == "<unk>" and tokenizer.decode(ids, skip_special_tokens=True) == "play a !"
     assert "table" not in tokenizer.get_vocab()
-    assert len(train_tokenizer(texts, kind="word", vocab_size=300)) < 20
+    for template in TEMPLATES:
+        tokenizer = train_tokenizer(texts, template, "word", vocab_size=300)
+        text = tokenizer.decode(tokenizer("play  some jazz!")["input_ids"], skip_special_tokens=True)
+        assert text == "play some jazz !" and len(tokenizer) < 20

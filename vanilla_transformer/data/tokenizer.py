@@ -167,7 +167,7 @@ def train_tokenizer(
     Args:
         texts: training corpus.
         template: model family, a key of `TEMPLATES`. "encoder" adds `<mask>`, "causal" pads on the left, and "seq2seq"
-            prepends a space to the first word (except with kind="character"). To encode lists of words with another
+            prepends a space to the first word (with "byte_bpe" and "unigram"). To encode lists of words with another
             template, call `read_words_with_spaces`.
         kind: "byte_bpe" (byte-level byte pair encoding), "unigram" (Kudo 2018), "character" or "word".
         vocab_size: maximum vocabulary size; a small corpus may yield fewer tokens.
@@ -193,7 +193,7 @@ def train_tokenizer(
 
     # A space before the first word of a sentence gives the word the same token as elsewhere; decoding removes it. The
     # input of the other families may begin in the middle of a sentence, so it gets no space.
-    begins = of_words and template == "seq2seq"
+    begins = template == "seq2seq" and kind in ("byte_bpe", "unigram")
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
     steps += [normalizers.Prepend(" ")] if begins else []
     normalizer = normalizers.Sequence(steps)
