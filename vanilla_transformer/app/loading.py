@@ -124,7 +124,7 @@ class DemoModel:
             return {}
 
     def examples_of(self, card: dict[str, Any]) -> list[dict[str, str]]:
-        """Return the examples in the model card, those of the training run, or else the default ones."""
+        """Return example inputs from the model card; without any, from the training run; otherwise the defaults."""
         if self.task == "answer":
             return [{"text": question, "context": TEXT} for question in EXAMPLES["answer"]]
         widgets = card.get("widget")
